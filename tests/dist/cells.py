@@ -47,6 +47,13 @@ class Trained:
         return [record[key] for record in self.metrics]
 
 
+def job_on(model: Path | str, *, method: str, data: dict[str, Any], train: dict[str, Any], **other: Any) -> Job:
+    """A job of global batches of 8 rows in float32, with small adapters for LoRA."""
+    usual = {"lora": {"r": 4, "lora_alpha": 8}} if method == "lora" else {}
+    train = {"global_batch_size": 8, "precision": "fp32", **train}
+    return job_from_data({"model": str(model), "method": method, "data": data, "train": train, **usual, **other})
+
+
 def prepare_cell(job: Job, root: Path) -> RunDirectory:
     """A run directory with its data prepared, as workers find it."""
     run = RunDirectory(root)
@@ -127,13 +134,8 @@ def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
     model, inventory = built.model, take_inventory(built.job, built.model.shape)
     check_layout(built.world, model.parameters, ownership=model.ownership, elements=model.elements)
     check_trained(built.world, model.parameters, ownership=model.ownership, planned=inventory.trained_elements)
-    seen = [
-        sample
-        for batch in built.batches.from_(0)
-        for micro in batch.micro_batches
-        for sample in micro.sample_ids
-        if sample >= 0
-    ]
+    micros = [micro for batch in built.batches.from_(0) for micro in batch.micro_batches]
+    seen = [sample for micro in micros for sample in micro.sample_ids if sample >= 0]
     train_on(run, built)
     return outcome(run, built, seen=seen)
 
@@ -142,6 +144,11 @@ def train_and_save(run: RunDirectory, chosen: Execution) -> None:
     """Trains to the end and writes `final/`."""
     built = composed(run, chosen)
     train_on(run, built)
+    save(run, built)
+
+
+def save(run: RunDirectory, built: Build) -> None:
+    """Writes `final/`."""
     save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
 
 

@@ -14,17 +14,13 @@ import pytest
 import torch
 
 from shardwise import api
-from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import OPTIMIZERS, Trained, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, Trained, job_on, spread, train_cell
 from tests.dist.compare import must_equal
 from tests.dist.worlds import add_tokenizer, toy_model
 from tests.pairwise import processes
 from tests.warm.shim import KIND
-
-NUM_ROWS = 53
-NUM_EVAL_ROWS = 11
 
 #: Cells of more processes are left to `make test-all` where they are not `core`.
 MANY_PROCESSES = 2
@@ -55,7 +51,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     draw = random.Random(0)
     words = ["red", "green", "blue", "one", "two", "three", "four", "north", "south", "east", "west"]
     files: dict[str, Path] = {}
-    for name, count in (("train", NUM_ROWS), ("eval", NUM_EVAL_ROWS)):
+    for name, count in (("train", 53), ("eval", 11)):
         files[name] = folder / f"{name}.jsonl"
         with files[name].open("w") as file:
             for _ in range(count):
@@ -108,24 +104,10 @@ def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
     def make(
         model: str | Path = "untied", *, method: str = "full", data: Any = None, train: Any = None, **other: Any
     ) -> Job:
-        return job_from_data(
-            {
-                "model": str(models[model] if isinstance(model, str) else model),
-                "method": method,
-                "data": {"path": str(rows["train"]), "max_length": 96, **(data or {})},
-                "train": {
-                    "global_batch_size": 8,
-                    "max_steps": 20,
-                    "learning_rate": 5e-4,
-                    "lr_scheduler_type": "cosine",
-                    "warmup_steps": 3,
-                    "precision": "fp32",
-                    **(train or {}),
-                },
-                **({"lora": {"r": 4, "lora_alpha": 8}} if method == "lora" else {}),
-                **other,
-            }
-        )
+        folder = models[model] if isinstance(model, str) else model
+        steps = {"max_steps": 20, "learning_rate": 5e-4, "lr_scheduler_type": "cosine", "warmup_steps": 3}
+        asked = {"path": str(rows["train"]), "max_length": 96, **(data or {})}
+        return job_on(folder, data=asked, train={**steps, **(train or {})}, method=method, **other)
 
     return make
 

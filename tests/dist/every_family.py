@@ -23,13 +23,12 @@ from shardwise.errors import InputError, UnsupportedError, said
 from shardwise.models.built.shape import built_shape, shape_of
 from shardwise.models.wrapper import find_inside
 from shardwise.plan.work.inventory import take_inventory
-from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import execution_refusals
-from tests.dist.cells import composed, outcome, prepare_cell, spread, train_on
+from tests.dist.cells import LAYOUTS, composed, job_on, outcome, prepare_cell, spread, train_on
 from tests.dist.compare import relative
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import add_tokenizer, correct_routers, run_world
@@ -39,13 +38,7 @@ WAYS: dict[str, tuple[Layout, bool]] = {
     "single": (Layout(), False),
     "packed": (Layout(), True),
     "ddp": (Layout(dp_replicate=2), False),
-    "zero1": (Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False), False),
-    "zero2": (Layout(dp_shard=2, zero_stage=2, reshard_after_forward=False), False),
-    "fsdp": (Layout(dp_shard=2), False),
-    "mp": (Layout(pp=2, schedule="sequential"), False),
-    "pp": (Layout(pp=2), False),
-    "tp": (Layout(tp=2), False),
-    "cp": (Layout(cp=2), False),
+    **{name: (LAYOUTS[name], False) for name in ("zero1", "zero2", "fsdp", "mp", "pp", "tp", "cp")},
     "ep": (Layout(dp_shard=2, ep=2), False),
 }
 METHODS = ("full", "lora")
@@ -135,7 +128,10 @@ class _Cells:
         layout, packed = WAYS[way]
         micros = 2 if layout.pp > 1 else 1
         chosen = spread(layout, micros=micros, optimizer="sgd", attn_implementation=self._kernel)
-        return _job(self._folder, self._rows, method=method, packed=packed), chosen
+        data = {"path": str(self._rows), "max_length": 64, "over_long": "truncate", "packing": packed}
+        train = {"max_steps": STEPS, "learning_rate": 0.1, "lr_scheduler_type": "constant"}
+        train |= {"optimizer": "sgd", "disable_dropout": True}
+        return job_on(self._folder, method=method, data=data, train=train), chosen
 
     def _told(self, found: Any, single: Any) -> str:
         if isinstance(found, UnsupportedError):
@@ -172,26 +168,6 @@ def _each(work: Callable[..., Any], cells: list[tuple[RunDirectory, Execution]])
         except UnsupportedError as error:
             answers.append(UnsupportedError(said(error)))
     return answers
-
-
-def _job(folder: Path, rows: Path, *, method: str, packed: bool) -> Job:
-    return job_from_data(
-        {
-            "model": str(folder),
-            "method": method,
-            "data": {"path": str(rows), "max_length": 64, "over_long": "truncate", "packing": packed},
-            "train": {
-                "global_batch_size": 8,
-                "max_steps": STEPS,
-                "learning_rate": 0.1,
-                "lr_scheduler_type": "constant",
-                "precision": "fp32",
-                "optimizer": "sgd",
-                "disable_dropout": True,
-            },
-            **({"lora": {"r": 4, "lora_alpha": 8}} if method == "lora" else {}),
-        }
-    )
 
 
 def _one(run: RunDirectory, chosen: Execution) -> tuple[str, Any]:

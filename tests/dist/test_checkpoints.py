@@ -27,6 +27,7 @@ from shardwise.train.saving.checkpoint import create_states
 from shardwise.train.saving.checkpoint_reader import Reader, TensorShard, digest, read_manifest
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
+from tests.dist import cells
 from tests.dist.cells import (
     ZERO1,
     composed,
@@ -43,18 +44,12 @@ from tests.dist.compare import must_be_the_same, relative
 from tests.dist.worlds import run_world, said_by
 
 LAYOUTS = {
-    "single": spread(),
-    "ddp": spread(Layout(dp_replicate=2)),
-    "fsdp": spread(Layout(dp_shard=2)),
+    **{name: spread(cells.LAYOUTS[name]) for name in ("single", "ddp", "fsdp", "hsdp", "tp", "fsdp x tp", "cp")},
     "fsdp4": spread(Layout(dp_shard=4)),
     "zero1": spread(Layout(dp_shard=3, **ZERO1), micros=2),
-    "hsdp": spread(Layout(dp_replicate=2, dp_shard=2)),
     "1f1b": spread(Layout(pp=2), micros=2),
     "fsdp x 1f1b": spread(Layout(pp=2, dp_shard=2), micros=2),
-    "tp": spread(Layout(tp=2)),
-    "fsdp x tp": spread(Layout(dp_shard=2, tp=2)),
     "zero1 x tp": spread(Layout(dp_shard=3, tp=2, **ZERO1), micros=2),
-    "cp": spread(Layout(cp=2)),
     "fsdp x cp": spread(Layout(dp_shard=2, cp=2)),
 }
 #: Adapters with all that PEFT can train beside A and B: magnitudes, copies of a tied model's ends.
@@ -145,10 +140,10 @@ def saved(make_job: Callable[..., Job], tmp_path: Path) -> RunDirectory:
     return run
 
 
-def _flip_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
+def _flip_bit(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
     content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    (folder / name).write_bytes(content)
 
 
 def _point_outside(folder: Path) -> None:
@@ -157,28 +152,23 @@ def _point_outside(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
 
 
-def _change_digit(path: Path) -> None:
-    text = path.read_text()
-    path.write_text(text.replace('"offsets": [\n            0', '"offsets": [\n            1', 1))
-    assert path.read_text() != text
+def _change_digit(folder: Path) -> None:
+    text = (folder / "manifest.json").read_text()
+    changed = text.replace('"offsets": [\n            0', '"offsets": [\n            1', 1)
+    assert changed != text
+    (folder / "manifest.json").write_text(changed)
 
 
 #: What is done to checkpoint-5, and why it is not loaded.
 DAMAGE: list[tuple[Callable[[Path], object], str]] = [
-    (
-        lambda folder: _flip_bit(folder / "rank-00001.safetensors"),
-        "rank-00001.safetensors is not what was written: its",
-    ),
-    (
-        lambda folder: (folder / "rank-00000.safetensors").write_bytes(b"short"),
-        "rank-00000.safetensors has 5 bytes, and",
-    ),
-    (lambda folder: (folder / "rank-00001.safetensors").unlink(), "rank-00001.safetensors is missing"),
-    (lambda folder: (folder / "manifest.json").write_text("{"), "its manifest cannot be read: Expecting property name"),
-    (lambda folder: (folder / "manifest.json").write_text('{"format_version": 99}'), "format version 99; this program"),
+    (lambda at: _flip_bit(at, "rank-00001.safetensors"), "rank-00001.safetensors is not what was written: its"),
+    (lambda at: (at / "rank-00000.safetensors").write_bytes(b"short"), "rank-00000.safetensors has 5 bytes, and"),
+    (lambda at: (at / "rank-00001.safetensors").unlink(), "rank-00001.safetensors is missing"),
+    (lambda at: (at / "manifest.json").write_text("{"), "its manifest cannot be read: Expecting property name"),
+    (lambda at: (at / "manifest.json").write_text('{"format_version": 99}'), "format version 99; this program"),
     (_point_outside, "names '../checkpoint-3/rank-00000.safetensors', which is not a plain file name"),
-    (lambda folder: _change_digit(folder / "manifest.json"), "it is not what was written (its sha256 differs)"),
-    (lambda folder: shutil.copy(folder.with_name("checkpoint-3") / "manifest.json", folder), "it is of step 3"),
+    (_change_digit, "it is not what was written (its sha256 differs)"),
+    (lambda at: shutil.copy(at.with_name("checkpoint-3") / "manifest.json", at), "it is of step 3"),
 ]
 
 
@@ -229,15 +219,14 @@ def _resume_and_save(run: RunDirectory, chosen: Execution, step: int) -> int:
 
 
 def test_pruning_never_keeps_a_damaged_checkpoint_over_a_whole_one(saved) -> None:
-    _flip_bit(saved.checkpoint(5) / "rank-00000.safetensors")
+    _flip_bit(saved.checkpoint(5), "rank-00000.safetensors")
     assert run_world(2, _resume_and_save, saved, LAYOUTS["fsdp"], 4) == [3, 3]
     assert [step for step, _ in saved.checkpoints()] == [4]
 
 
 def test_a_run_killed_between_the_renames_gets_the_old_folder_back(tmp_path) -> None:
-    (tmp_path / ".final.replaced").mkdir()
-    (tmp_path / ".final.replaced" / "model.safetensors").touch()
-    (tmp_path / ".final.abcd1234").mkdir()
+    for name in (".final.replaced", ".final.abcd1234"):
+        (tmp_path / name).mkdir()
     remove_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["final"]
 
@@ -276,12 +265,6 @@ def test_training_goes_on_while_a_checkpoint_is_written_which_is_of_the_step_it_
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def _fail_to_save(run: RunDirectory, chosen: Execution) -> bool:
-    checkpoints = composed(run, chosen).checkpoints
-    nowhere = RunDirectory(run.root / "metrics.jsonl" / "below-a-file")
-    return replace(checkpoints, run=nowhere).save(1)
-
-
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_a_checkpoint_of_another_model_of_the_same_name_is_refused_and_the_file_named(
     method, make_job, models, tmp_path
@@ -300,19 +283,18 @@ def test_a_checkpoint_of_another_model_of_the_same_name_is_refused_and_the_file_
     assert said.startswith(f"{run.resolved}:"), said
 
 
-def _save_elsewhere(run: RunDirectory, chosen: Execution, other: Path) -> tuple[bool, list[Path]]:
-    """Rank 1 has a folder of its own, as on a machine without shared storage."""
+def _save_elsewhere(run: RunDirectory, chosen: Execution, places: list[Path]) -> bool:
+    """Each rank finds a folder of its own under the run directory's name."""
     built = composed(run, chosen)
     create_states(built.optimizer)
-    mine = RunDirectory(other) if built.world.rank == 1 else run
-    return replace(built.checkpoints, run=mine).save(3), [*other.rglob("manifest.json")]
+    return replace(built.checkpoints, run=RunDirectory(places[built.world.rank])).save(3)
 
 
 def test_a_checkpoint_whose_files_lie_on_other_machines_is_not_committed(make_job, tmp_path) -> None:
     run, other = prepare_cell(make_job(), tmp_path / "run"), tmp_path / "other"
     other.mkdir()
-    assert run_world(2, _save_elsewhere, run, LAYOUTS["fsdp"], other) == [(False, [])] * 2
-    assert run.checkpoints() == []
+    assert run_world(2, _save_elsewhere, run, LAYOUTS["fsdp"], [run.root, other]) == [False] * 2
+    assert run.checkpoints() == [*other.rglob("manifest.json")] == []
     said = run.notices.read_text()
     assert "checkpoint-3 was not saved: writing a manifest failed on rank 0: " in said
     assert "rank-00001.safetensors, which another rank wrote, is not here as it was written; " in said
@@ -321,7 +303,8 @@ def test_a_checkpoint_whose_files_lie_on_other_machines_is_not_committed(make_jo
 
 def test_a_save_that_fails_on_the_disk_is_reported_and_leaves_nothing(saved) -> None:
     (saved.root / "metrics.jsonl").write_text("")
-    assert run_world(2, _fail_to_save, saved, LAYOUTS["fsdp"]) == [False, False]
+    nowhere = saved.root / "metrics.jsonl" / "below-a-file"
+    assert run_world(2, _save_elsewhere, saved, LAYOUTS["fsdp"], [nowhere] * 2) == [False, False]
     assert "was not saved: " in saved.notices.read_text()
     assert not list(saved.root.glob(".checkpoint*"))
 

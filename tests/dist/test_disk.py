@@ -16,9 +16,8 @@ from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 from shardwise.train.saving.atomic import SaveError
 from shardwise.train.saving.checkpoint import create_states
-from shardwise.train.saving.final import save_final
 from shardwise.units import KIB, format_bytes
-from tests.dist.cells import composed, prepare_cell, spread
+from tests.dist.cells import composed, prepare_cell, save, spread
 from tests.dist.worlds import run_world, said_by
 from tests.unit.disks import small_disk
 
@@ -32,9 +31,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "adamw": ("full", 1, {"optimizer": "adamw"}),
     "lora": ("lora", 1, {"optimizer": "adamw"}),
     "bf16 on two": ("full", 2, {"optimizer": "adamw", "precision": "bf16"}),
-    "adamw_8bit": ("full", 1, {"optimizer": "adamw_8bit"}),
-    "adafactor": ("full", 1, {"optimizer": "adafactor"}),
-    "sgd": ("full", 1, {"optimizer": "sgd"}),
+    **{name: ("full", 1, {"optimizer": name}) for name in ("adamw_8bit", "adafactor", "sgd")},
     "momentum": ("full", 1, {"optimizer": "sgd", "momentum": 0.9}),
     "saved in bfloat16": ("full", 1, {"save_dtype": "bfloat16"}),
     "qlora": ("qlora", 1, {"optimizer": "adamw"}),
@@ -73,7 +70,7 @@ def _fill_up(run: RunDirectory, chosen: Execution) -> list[object]:
         (run.root / "of others").write_bytes(bytes(shutil.disk_usage(run.root).free - 200 * KIB))
     dist.barrier()
     saved.append(built.checkpoints.save(2))
-    return [*saved, said_by(SaveError, save_final, built.model, run=run, journal=built.checkpoints.journal)]
+    return [*saved, said_by(SaveError, save, run, built)]
 
 
 def test_a_save_without_room_says_what_it_needed_and_what_was_free(make_job, tmp_path) -> None:
@@ -83,9 +80,7 @@ def test_a_save_without_room_says_what_it_needed_and_what_was_free(make_job, tmp
         (found, _) = run_world(2, _fill_up, run, spread(Layout(dp_shard=2)))
         assert found[:2] == [True, False]
         size = format_bytes(bytes_of(run.checkpoint(1), "*.safetensors"))[:-6]  # without its headers
-        had = (
-            rf"were to be written, and the disk of {run.root} had (20|19)\d KiB free; free some, or lower train\.save_"
-        )
+        had = rf"were to be written, and the disk of {run.root} had (20|19)\d KiB free; free some, or lower train\.save"
         said = run.notices.read_text()
         assert "checkpoint-2 was not saved: writing a checkpoint failed on rank " in said
         assert f": No space left on device: {size}" in said

@@ -1,10 +1,7 @@
 """`final/` is what was trained, in the form others load, and nothing else gets that name."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,27 +20,22 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.result import result_fault
 from shardwise.spec.run import RunDirectory, write_json
-from shardwise.train.loop import train
 from shardwise.train.result import stop_ids
-from shardwise.train.saving import check, export
-from shardwise.train.saving import final as save
+from shardwise.train.saving import check, export, final
 from shardwise.train.saving.atomic import SaveError
-from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
-from shardwise.train.watching.signals import StopFlag
-from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, outcome, prepare_cell, spread
+from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, outcome, prepare_cell, save, spread, train_on
 from tests.dist.compare import must_equal
+from tests.dist.programs import printed
 from tests.dist.worlds import run_world, said_by
-from tests.warm.shim import KIND
 
 
 def _train_and_save(run: RunDirectory, chosen: Execution, shard_bytes: int) -> tuple[Trained, float]:
     """What was trained, and the live model's loss over the first global batch."""
     export.SHARD_BYTES = shard_bytes
     built = composed(run, chosen)
-    journal = Journal(run=run, rank=built.world.rank)
-    train(built, start=0, journal=journal, stop=StopFlag())
-    save_final(built.model, run=run, journal=journal)
+    train_on(run, built)
+    save(run, built)
     built.model.set_training(False)
     return outcome(run, built), built.step.evaluate(next(iter(built.batches.from_(0))))
 
@@ -136,14 +128,12 @@ def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers
     must_load(finished)
 
 
+BF16, FP32 = torch.bfloat16, torch.float32
+
+
 @pytest.mark.parametrize(
     ("method", "asked", "saved"),
-    [
-        ("full", "auto", torch.bfloat16),
-        ("full", "float32", torch.float32),
-        ("lora", "auto", torch.float32),
-        ("lora", "bfloat16", torch.bfloat16),
-    ],
+    [("full", "auto", BF16), ("full", "float32", FP32), ("lora", "auto", FP32), ("lora", "bfloat16", BF16)],
 )
 def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
     method, asked, saved, make_job, tmp_path
@@ -194,15 +184,12 @@ def test_an_adapter_opens_by_its_folder_alone(method, project, tmp_path) -> None
     final, _, _ = finish(job, tmp_path / "project/runs/first", execution())
     said = json.loads((final / "adapter_config.json").read_text())["base_model_name_or_path"]
     assert said == "models/base", "the name that the job gave"
-    run: dict[str, Any] = {"env": {**os.environ, KIND: "torch"}, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, "-c", OPENING, str(final)], check=True, **run)
-    assert done.stdout.split()[0] == "21", "seven matrices of three blocks"
+    assert printed("-c", OPENING, final).split()[0] == "21", "seven matrices of three blocks"
     code = (final / "README.md").read_text().split("```python")[1].split("```")[0]
     (tmp_path / "base").symlink_to(tmp_path / "project/models/base")
     (tmp_path / "first").symlink_to(final)
     shown = f"{code}\nprint(type(model).__name__, len(tokenizer))"
-    done = subprocess.run([sys.executable, "-c", shown], cwd=tmp_path, check=True, **run)
-    assert done.stdout.split()[0] == "PeftModelForCausalLM", "as the card says"
+    assert printed("-c", shown, folder=tmp_path).split()[0] == "PeftModelForCausalLM", "as the card says"
 
 
 @pytest.mark.parametrize(("method", "model"), [("full", "tied"), ("lora", "untied"), ("qlora", "wide")])
@@ -231,7 +218,7 @@ def _save_what_ends_in(run: RunDirectory, chosen: Execution, told: dict[str, Any
     data = json.loads(run.data.read_text())
     data.pop("ends", None)
     run.data.write_text(json.dumps(data if told is None else {**data, "ends": told}))
-    save_final(composed(run, chosen).model, run=run, journal=Journal(run=run, rank=0))
+    save(run, composed(run, chosen))
 
 
 def _ends(*tokens: tuple[int, str, int], unmarked: int = 0) -> dict[str, Any]:
@@ -262,11 +249,11 @@ def test_a_result_stops_where_most_answers_were_trained_to_end(make_job, models,
 def _save_again(run: RunDirectory, chosen: Execution) -> None:
     built = composed(run, chosen)
     for text in ("first", "second"):
-        save_final(built.model, run=run, journal=Journal(run=run, rank=0))
+        save(run, built)
         assert "# run" in (run.final / "README.md").read_text(), "our own card is written anew"
         (run.final / "LICENSE").write_text(text)
     (run.final / "README.md").write_text("mine")
-    save_final(built.model, run=run, journal=Journal(run=run, rank=0))
+    save(run, built)
 
 
 def test_what_a_person_put_into_a_result_stays_when_it_is_written_again(make_job, tmp_path) -> None:
@@ -294,7 +281,8 @@ def _said_of_spoiled(run: RunDirectory, chosen: Execution, method: str) -> dict[
     """What the check says of each way to spoil a saved folder."""
     check._AT_ONCE = 7  # each tensor in several parts
     built = composed(run, chosen)
-    save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank), trained=False)
+    journal = Journal(run=run, rank=built.world.rank)
+    final.save_final(built.model, run=run, journal=journal, trained=False)
     said: dict[str, str] = {}
     for name, (of_method, change, _) in SPOILED.items():
         folder = run.root / name
@@ -306,7 +294,7 @@ def _said_of_spoiled(run: RunDirectory, chosen: Execution, method: str) -> dict[
             change(tensors)
             save_file(tensors, file, {"format": "pt"})
         torch.distributed.barrier()
-        said[name] = said_by(SaveError, save.check_folder, built.model, folder)
+        said[name] = said_by(SaveError, final.check_folder, built.model, folder)
     return said
 
 
@@ -326,7 +314,7 @@ def _save_odd_weights(run: RunDirectory, chosen: Execution, value: float) -> Non
     if value:
         with torch.no_grad():
             dict(built.model.parameters)[NORM].fill_(value)
-    save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
+    save(run, built)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +336,7 @@ def test_weights_that_look_wrong_are_saved_as_they_are_with_a_warning(
 def _save_where(run: RunDirectory, chosen: Execution, fault: str) -> str:
     """What is said where weights change meanwhile (`moved`), or rank 0's disk gets `full`."""
     built = composed(run, chosen)
-    calls, copies, add = list[str](), save.copy_configuration, export.Files.add
+    calls, copies, add = list[str](), final.copy_configuration, export.Files.add
 
     def moved(*arguments: Any) -> None:
         copies(*arguments)
@@ -362,10 +350,10 @@ def _save_where(run: RunDirectory, chosen: Execution, fault: str) -> str:
         add(self, name, whole)
 
     if fault == "moved":
-        save.copy_configuration = moved
+        final.copy_configuration = moved
     else:
         export.Files.add = full  # type: ignore[method-assign]
-    return said_by(SaveError, save_final, built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
+    return said_by(SaveError, save, run, built)
 
 
 @pytest.mark.parametrize(

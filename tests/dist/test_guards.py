@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,14 +40,11 @@ from shardwise.train.guards.checks import (
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
-from tests.dist.cells import ZERO1, composed, execution, prepare_cell, train_on
+from tests.dist.cells import LAYOUTS, composed, execution, prepare_cell, spread, train_on
 from tests.dist.worlds import run_world, said_by
 
-DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)
-FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
-EACH_WAY = pytest.mark.parametrize(
-    "layout", [Layout(dp_shard=2), Layout(pp=2), Layout(tp=2)], ids=lambda one: one.strategy
-)
+DDP = spread(Layout(dp_replicate=2))
+EACH_WAY = pytest.mark.parametrize("layout", [LAYOUTS[name] for name in ("fsdp", "pp", "tp")], ids=["fsdp", "pp", "tp"])
 
 
 def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bool]:
@@ -76,16 +74,14 @@ def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
         assert unmoved
 
 
-def _norms_alone() -> list[str]:
-    world = join_world(execution().layout)
+def _norm_alone(step: int) -> str:
     seen = {"loss": 1.0, "norm": float("nan"), "bad_sample": lambda: None, "where": str}
-    return [said_by(GuardError, check_finite, world, step=step, **seen) for step in (1, 2)]
+    return said_by(GuardError, check_finite, join_world(Layout()), step=step, **seen)
 
 
 def test_gradients_that_are_not_finite_blame_no_row_where_no_loss_is_bad() -> None:
-    (found,) = run_world(1, _norms_alone)
-    for step, said, remedy in zip((1, 2), found, ("", "lower train.learning_rate, or "), strict=True):
-        assert said == (
+    for step, remedy in ((1, ""), (2, "lower train.learning_rate, or ")):
+        assert run_world(1, _norm_alone, step)[0] == (
             f"step {step}: the gradient norm is nan. The weights are those of step {step - 1}; {remedy}look at the "
             "model, as no sample has a loss of its own that is not finite"
         )
@@ -99,11 +95,10 @@ def _one_bad_row(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
     known = Counter(token for held in tokens.values() for token in held)
     culprit, token = max((sample, token) for sample, held in tokens.items() for token in held if known[token] == 1)
     embedding = built.model.trainable[0]
-    first_row = local_window(embedding)[0][0]
-    local = local_part(embedding)
+    row, local = token - local_window(embedding)[0][0], local_part(embedding)
     with torch.no_grad():
-        if 0 <= token - first_row < len(local):
-            local[token - first_row] = float("inf")
+        if 0 <= row < len(local):
+            local[row] = float("inf")
     return said_by(GuardError, train_on, run, built), built.data.where(culprit)
 
 
@@ -135,8 +130,8 @@ def _another_folder(run: RunDirectory, chosen: Execution, other: Path) -> str:
 @EACH_WAY
 def test_ranks_that_read_different_weights_refuse_and_name_the_file(layout, make_job, models, tmp_path) -> None:
     """One element of one weight, which no rank holds twice."""
-    other = shutil.copytree(models["untied"], tmp_path / "other")
-    _change(other, lambda tensors: tensors[MATRIX][3, 3].add_(0.5))
+    other = Path(shutil.copytree(models["untied"], tmp_path / "other"))
+    _change(other / "model.safetensors", lambda tensors: tensors[MATRIX][3, 3].add_(0.5))
     for said in run_world(2, _another_folder, prepare_cell(make_job(), tmp_path / "run"), execution(layout), other):
         assert said.startswith("ranks read different models: of model.safetensors, rank 0 has one with hash ")
         assert "; rank 1 has one with hash " in said
@@ -175,23 +170,20 @@ def _other_names(run: RunDirectory, chosen: Execution) -> list[str]:
 
 @EACH_WAY
 def test_a_weight_that_is_held_for_another_stops_the_run_whatever_the_sum(layout, make_job, tmp_path) -> None:
+    twice = r"all ranks together count \d+ elements of model.layers.0.input_layernorm.weight, and the model has \d+"
     for swapped, renamed in run_world(2, _other_names, prepare_cell(make_job(), tmp_path), execution(layout)):
-        assert re.match(
-            r"all ranks together count \d+ elements of model.layers.0.input_layernorm.weight, and the model has \d+",
-            swapped,
-        )
+        assert re.match(twice, swapped)
         assert "elements of another, and the model has" in renamed
 
 
 def _trains_more(run: RunDirectory, chosen: Execution) -> str:
     """What the plan counts passes; one element more in one rank's adapter does not."""
     built = composed(run, chosen)
-    model = built.model
     planned = take_inventory(built.job, read_model(built.job.model)).trained_elements
-    asked = {"ownership": model.ownership, "planned": planned}
-    check_trained(built.world, model.parameters, **asked)
+    asked, parameters = {"ownership": built.model.ownership, "planned": planned}, built.model.parameters
+    check_trained(built.world, parameters, **asked)
     more = [("one", torch.nn.Parameter(torch.zeros(1)))] if built.world.rank == 0 else []
-    return said_by(GuardError, check_trained, built.world, [*model.parameters, *more], **asked)
+    return said_by(GuardError, check_trained, built.world, [*parameters, *more], **asked)
 
 
 @EACH_WAY
@@ -234,20 +226,14 @@ def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "pretend"),
-    [
-        (DDP, Layout(dp_shard=2)),
-        (FSDP, Layout(dp_replicate=2)),
-        (DDP, Layout(tp=2)),
-        (DDP, Layout(pp=2)),
-        (execution(Layout(pp=2)), Layout(dp_replicate=2)),
-        (execution(Layout(dp_shard=2, **ZERO1), micro_batch_size=4), Layout(dp_replicate=2)),
-    ],
+    ("runs", "asked"),
+    [("ddp", "fsdp"), ("fsdp", "ddp"), ("ddp", "tp"), ("ddp", "pp"), ("pp", "ddp"), ("zero1", "ddp")],
 )
-def test_a_layout_that_is_not_what_runs_stops_the_run(chosen, pretend, make_job, tmp_path) -> None:
-    said = run_world(2, _read_back, prepare_cell(make_job(), tmp_path), chosen, pretend)[0]
+def test_a_layout_that_is_not_what_runs_stops_the_run(runs, asked, make_job, tmp_path) -> None:
+    run = prepare_cell(make_job(), tmp_path)
+    said = run_world(2, _read_back, run, spread(LAYOUTS[runs]), LAYOUTS[asked])[0]
     assert "What was asked is not what runs" in said
-    assert ("of the optimizer's exp_avg of " in said) == (chosen.layout.zero_stage == 1)
+    assert ("of the optimizer's exp_avg of " in said) == (runs == "zero1")
 
 
 def test_what_is_not_trained_is_refused_before_anything_loads(make_job, tmp_path) -> None:
@@ -256,53 +242,31 @@ def test_what_is_not_trained_is_refused_before_anything_loads(make_job, tmp_path
     assert sentence in run_world(1, said_by, UnsupportedError, composed, run, chosen)[0]
 
 
-def _change(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    """Changes the tensors of a model's file."""
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-
-def _weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
-    return lambda folder: _change(folder, change)
-
-
-def _file(change: Callable[[Path], object], name: str = "model.safetensors") -> Callable[[Path], object]:
-    return lambda folder: change(folder / name)
-
-
 NORM, MATRIX = "model.norm.weight", "model.layers.1.mlp.up_proj.weight"
-RENAMED = _weights(lambda t: t.update({"model.stray.weight": t.pop(NORM)}))
-#: What is done to a model's folder, and what is said of it.
-BROKEN: list[tuple[Callable[[Path], object], str]] = [
-    (RENAMED, "the weight model.norm.weight is missing"),
-    (RENAMED, "model.stray.weight has no place in this architecture"),
-    (
-        _weights(lambda t: t[MATRIX].view(-1)[99:100].fill_(math.nan)),
-        "model.layers.1.mlp.up_proj.weight holds NaN or infinity",
-    ),
-    (
-        _weights(lambda t: t.update({NORM: t[NORM].to(torch.int64)})),
-        "model.norm.weight is of type I64; expected F64, F32, F16, BF16",
-    ),
-    (_weights(lambda t: t.update({MATRIX: torch.zeros(96, 32)})), "config.json asks for"),
-    (
-        _file(lambda file: file.rename(file.with_name("pytorch_model.bin"))),
-        "pickled weights can run code and are not read",
-    ),
-    (
-        _file(
-            lambda file: file.write_text('{"weight_map": {"a": "../secrets.safetensors"}}'),
-            "model.safetensors.index.json",
-        ),
-        "expected a .safetensors file of the same folder",
-    ),
-    (_file(lambda file: file.write_bytes(file.read_bytes()[:5000])), "is not a whole safetensors file"),
-    (
-        _file(lambda file: file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")),
-        "is a Git LFS pointer",
-    ),
+POINTER, INDEX = "version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "model.safetensors.index.json"
+OUTSIDE = '{"weight_map": {"a": "../secrets.safetensors"}}'
+#: What is done to the tensors of a model, and what is said of it.
+WRONG: list[tuple[Callable[[dict[str, torch.Tensor]], object], str]] = [
+    (lambda t: t.pop(NORM), "the weight model.norm.weight is missing"),
+    (lambda t: t.update({"model.stray": torch.ones(2)}), "model.stray has no place in this architecture"),
+    (lambda t: t[MATRIX].view(-1)[99:100].fill_(math.nan), "model.layers.1.mlp.up_proj.weight holds NaN or infinity"),
+    (lambda t: t.update({NORM: t[NORM].long()}), "model.norm.weight is of type I64; expected F64, F32, F16, BF16"),
+    (lambda t: t.update({MATRIX: torch.zeros(96, 32)}), "config.json asks for"),
 ]
+#: What is done to the file of its weights, and what is said of it.
+BROKEN: list[tuple[Callable[[Path], object], str]] = [
+    (lambda file: file.rename(file.with_name("pytorch_model.bin")), "pickled weights can run code and are not read"),
+    (lambda file: file.with_name(INDEX).write_text(OUTSIDE), "expected a .safetensors file of the same folder"),
+    (lambda file: file.write_bytes(file.read_bytes()[:5000]), "is not a whole safetensors file"),
+    (lambda file: file.write_text(POINTER), "is a Git LFS pointer"),
+]
+
+
+def _change(file: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Changes the tensors of a file."""
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
 
 
 def _all_refused(runs: list[RunDirectory]) -> list[str]:
@@ -311,11 +275,12 @@ def _all_refused(runs: list[RunDirectory]) -> list[str]:
 
 def test_a_broken_model_folder_is_refused_with_a_sentence(make_job, models, tmp_path) -> None:
     run, runs = prepare_cell(make_job(), tmp_path / "run"), list[RunDirectory]()
-    for number, (breaking, _) in enumerate(BROKEN):
+    broken = [(partial(_change, change=change), said) for change, said in WRONG] + BROKEN
+    for number, (breaking, _) in enumerate(broken):
         folder = Path(shutil.copytree(models["untied"], tmp_path / str(number)))
-        breaking(folder)
+        breaking(folder / "model.safetensors")
         runs.append(RunDirectory(Path(shutil.copytree(run.root, folder / "run"))))
         write_json(runs[-1].resolved, make_job(folder).to_json())
-    for one, said, (_, sentence) in zip(runs, run_world(1, _all_refused, runs)[0], BROKEN, strict=True):
+    for one, said, (_, sentence) in zip(runs, run_world(1, _all_refused, runs)[0], broken, strict=True):
         assert sentence in said
         assert re.search(rf"resolved\.yaml:\d+: model: {re.escape(str(one.root.parent))}", said)

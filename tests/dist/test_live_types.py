@@ -12,25 +12,18 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model as model_module
-from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError
-from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.cells import LAYOUTS, ZERO2, composed, prepare_cell, spread
 from tests.dist.worlds import run_world, said_by
 from tests.marks import first
-
-FSDP = Layout(dp_shard=2)
-
-
-def _step(built: Build) -> None:
-    built.step(next(iter(built.batches.from_(0))))
-    built.optimizer.step()
-    built.optimizer.zero_grad()
 
 
 def _facts(run: RunDirectory, chosen: Execution) -> tuple[dict[str, str], dict[str, str | None]]:
     built = composed(run, chosen)
     before = built.types.start_line(built.types.read_back())
-    _step(built)
+    built.step(next(iter(built.batches.from_(0))))
+    built.optimizer.step()
+    built.optimizer.zero_grad()
     return before, built.types.read_back()
 
 
@@ -38,13 +31,11 @@ def _facts(run: RunDirectory, chosen: Execution) -> tuple[dict[str, str], dict[s
     ("precision", "trained", "frozen"),
     [("mixed", "float32", "bfloat16"), ("bf16", "bfloat16", "bfloat16"), ("fp32", "float32", "float32")],
 )
-@pytest.mark.parametrize(
-    "layout", [Layout(dp_replicate=2), FSDP, Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)], ids=str
-)
+@pytest.mark.parametrize("layout", ["ddp", "fsdp", "zero1"])
 def test_what_is_told_at_the_start_is_what_lives_after_a_step(
     layout, precision, trained, frozen, make_job, tmp_path
 ) -> None:
-    chosen = execution(layout, micro_batch_size=4, precision=precision)
+    chosen = spread(LAYOUTS[layout], precision=precision)
     for before, after in run_world(2, _facts, prepare_cell(make_job(method="lora"), tmp_path), chosen):
         assert after == dict.fromkeys(("weights", "masters", "gradients", "optimizer"), trained) | {"frozen": frozen}
         for name in ("gradients", "optimizer"):
@@ -69,14 +60,15 @@ def _sums_over_tp(run: RunDirectory, chosen: Execution) -> tuple[str, set[str]]:
     return built.types.as_configured()["reduction"], found
 
 
-@pytest.mark.parametrize("schedule", first(1, ["1f1b", "zero_bubble"]))
+WAITING = Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2)
+
+
+@pytest.mark.parametrize("layout", first(1, [Layout(dp_shard=2, tp=2), WAITING]), ids=["1f1b", "zero_bubble"])
 @pytest.mark.parametrize("precision", ["mixed", "fp32"])
-def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(precision, schedule, make_job, tmp_path) -> None:
+def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(precision, layout, make_job, tmp_path) -> None:
     """FSDP2 casts to float32 behind the sum over `tp`, but where reductions wait."""
-    kept: dict[str, Any] = {"zero_stage": 2, "reshard_after_forward": False} if schedule == "zero_bubble" else {}
-    layout = Layout(dp_shard=2, tp=2, pp=2 if kept else 1, schedule=schedule, **kept)
-    chosen = execution(layout, micro_batch_size=2, gradient_accumulation_steps=2, precision=precision)
-    short = precision == "mixed" and not kept
+    chosen = spread(layout, micros=2, precision=precision)
+    short = precision == "mixed" and layout is not WAITING
     for told, found in run_world(layout.world_size, _sums_over_tp, prepare_cell(make_job(), tmp_path), chosen):
         assert told == ("float32, over tp bfloat16" if short else "float32")
         assert found == {"bfloat16" if short else "float32"}
@@ -96,17 +88,17 @@ def _stored_otherwise(run: RunDirectory, chosen: Execution, stored: torch.dtype)
         (torch.float32, "frozen", "is stored in float32; train.precision mixed stores it in bfloat16"),
     ],
 )
-@pytest.mark.parametrize("layout", [Layout(dp_replicate=2), FSDP], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize("layout", ["ddp", "fsdp"])
 def test_weights_of_other_types_than_asked_stop_the_run(layout, stored, which, sentence, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(method="lora"), tmp_path)
-    for said in run_world(2, _stored_otherwise, run, execution(layout, micro_batch_size=4, precision="mixed"), stored):
+    for said in run_world(2, _stored_otherwise, run, spread(LAYOUTS[layout], precision="mixed"), stored):
         assert said.startswith(f"the {which} weight ")
         assert sentence in said
 
 
 def _states_otherwise(run: RunDirectory) -> str:
     """The optimizer's states come out in half the bits."""
-    built = composed(run, execution(FSDP, micro_batch_size=4, optimizer="adamw_foreach"))
+    built = composed(run, spread(LAYOUTS["fsdp"], optimizer="adamw_foreach"))
     parameter, states = built.checkpoints.stepped.parameters[0], built.optimizer.state
 
     def halve(*_: object) -> None:

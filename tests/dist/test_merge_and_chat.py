@@ -21,9 +21,7 @@ from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import merging
 from shardwise.train.chatting import Chat
 from shardwise.train.result import base_of, find_base
-from shardwise.train.saving.final import save_final
-from shardwise.train.watching.journal import Journal
-from tests.dist.cells import composed, execution, prepare_cell, train_and_save
+from tests.dist.cells import composed, execution, prepare_cell, save, train_and_save
 from tests.dist.worlds import run_world, said_by
 
 LORA = {"r": 4, "lora_alpha": 8}
@@ -43,21 +41,14 @@ def trained(make_job, tmp_path):
     return make
 
 
-def _merge(memory: int, *asked: Any) -> None:
+def _merge(run: RunDirectory, dtype: str | None, dequantised: bool, base_model: str | None, memory: int) -> None:
     merging.available_memory = lambda: memory
-    merging.merge(*asked)
+    merging.merge(str(run.root), str(run.merged), dtype, dequantised, base_model)
 
 
-def _merged(
-    run: RunDirectory,
-    *,
-    dtype: str | None = None,
-    dequantised: bool = False,
-    base_model: str | None = None,
-    memory: int = 2**40,
-) -> dict[str, Any]:
+def merged(run: RunDirectory, *, dtype=None, dequantised=False, base_model=None, memory=2**40) -> dict[str, Any]:
     """What merging says with some memory that is free; the merged folder keeps a copy."""
-    run_world(1, _merge, memory, str(run.root), str(run.merged), dtype, dequantised, base_model)
+    run_world(1, _merge, run, dtype, dequantised, base_model, memory)
     return (read_json(run.merged / "manifest.json") or {})["merged"]
 
 
@@ -78,7 +69,7 @@ ADAPTERS: dict[str, tuple[str, dict[str, Any], bool]] = {
 def test_adapters_of_every_kind_are_merged(name, trained, models) -> None:
     model, lora, tied = ADAPTERS[name]
     run = trained(model, lora={**LORA, **lora})
-    said = _merged(run)
+    said = merged(run)
     assert (said["onto"], said["dtype"], said["rows"]) == ("base", "float32", "8 training rows")
     assert said["difference"] <= 1e-5 * max(1.0, said["largest_logit"])
     assert AutoTokenizer.from_pretrained(run.merged)("red green")["input_ids"]
@@ -95,11 +86,11 @@ def test_adapters_of_every_kind_are_merged(name, trained, models) -> None:
 
 def test_a_merged_model_has_its_base_s_type_or_the_one_asked_for(trained) -> None:
     run = trained("bfloat16", precision="mixed")
-    said = _merged(run)
+    said = merged(run)
     assert said["dtype"] == json.loads((run.merged / "config.json").read_text())["dtype"] == "bfloat16"
     assert said["exact_difference"] <= 1e-5 * max(1.0, said["largest_logit"]) < said["difference"] < 0.1
-    assert _merged(run, dtype="float32")["difference"] == pytest.approx(said["exact_difference"], abs=1e-6)
-    small = _merged(run, memory=100_000)
+    assert merged(run, dtype="float32")["difference"] == pytest.approx(said["exact_difference"], abs=1e-6)
+    small = merged(run, memory=100_000)
     assert (said["computed_in"], small["computed_in"]) == ("float32", "bfloat16")
     assert small["difference"] <= 0.1 * small["largest_logit"]
 
@@ -107,7 +98,7 @@ def test_a_merged_model_has_its_base_s_type_or_the_one_asked_for(trained) -> Non
 @pytest.mark.parametrize("model", ["wide", "wide qwen3_moe"])
 def test_qlora_is_merged_into_the_base_as_it_lies_or_as_training_computed_with_it(model, trained) -> None:
     run = trained(model, method="qlora", lora={**LORA, "target_modules": ["q_proj", "o_proj"]})
-    plain, dequantised = _merged(run), _merged(run, dequantised=True)
+    plain, dequantised = merged(run), merged(run, dequantised=True)
     assert (plain["onto"], dequantised["onto"]) == ("unquantised", "dequantised")
     if model == "wide":
         assert plain["difference"] > 1e-3 > 1e-5 * max(1.0, plain["largest_logit"]) >= dequantised["difference"]
@@ -116,14 +107,14 @@ def test_qlora_is_merged_into_the_base_as_it_lies_or_as_training_computed_with_i
     name = "model.layers.1.mlp.experts.down_proj"
     stack = NF4Stack(name="down_proj", shape=(128, 24), dtype=torch.float32)
     expected = stack.written_out(*stack.quantise([*base.get_parameter(name).detach()]))
-    merged: Any = AutoModelForCausalLM.from_pretrained(run.merged)
-    assert torch.equal(merged.get_parameter(name), expected)
+    found: Any = AutoModelForCausalLM.from_pretrained(run.merged)
+    assert torch.equal(found.get_parameter(name), expected)
 
 
 def test_a_base_that_has_changed_since_is_refused(trained, models, tmp_path) -> None:
     run = trained("untied")
     base = shutil.copytree(models["untied"], tmp_path / "base")
-    _merged(run, base_model=str(base))
+    merged(run, base_model=str(base))
     (base / "config.json").write_text((base / "config.json").read_text() + "\n")
     asked = (str(run.root), str(tmp_path / "new"), None, False, str(base))
     said = run_world(1, said_by, ModelError, merging.merge, *asked)[0]
@@ -168,20 +159,18 @@ def test_a_run_finds_its_base_in_the_project_that_it_moved_with(of_project, tmp_
 def test_a_base_that_is_gone_is_named_with_the_way_out(of_project, models, tmp_path) -> None:
     run = of_project()
     (tmp_path / "project/models").rename(tmp_path / "aside")
+    gone = "models/base: is the folder of the base model, and is neither"
     assert said_by(ModelError, find_base, run) == (
-        f"models/base: is the folder of the base model, and is neither in {tmp_path}/project nor in a folder around "
-        f"{run.root}; where it has moved, name its folder or hub id by --base-model"
+        f"{gone} in {tmp_path}/project nor in a folder around {run.root}; where it has moved, name its folder or hub "
+        "id by --base-model"
     )
     assert find_base(run, str(tmp_path / "aside/base")) == tmp_path / "aside/base"
     said = said_by(ModelError, find_base, run, str(models["tied"]))
     assert f"is another file than the adapter in {run.final} was trained on" in said
     assert "is neither a folder nor a model the hub gives" in said_by(ModelError, find_base, run, "../nowhere")
-    (
-        run.final / "adapter_config.json"
-    ).unlink()  # as of a model that was trained in full, whose base `chat --base` asks
-    assert said_by(ModelError, find_base, run).startswith(
-        "models/base: is the folder of the base model, and is neither"
-    )
+    # As of a model that was trained in full, whose base `chat --base` asks.
+    (run.final / "adapter_config.json").unlink()
+    assert said_by(ModelError, find_base, run).startswith(gone)
 
 
 def test_results_of_earlier_versions_are_read(of_project, tmp_path) -> None:
@@ -202,7 +191,7 @@ def test_large_updates_that_float32_rounds_are_looked_at_in_float64(trained) -> 
     first, found = load_file(adapter), []
     for larger in (30, 60, 100, 200, 300):
         save_file({name: larger * t if "lora_B" in name else t for name, t in first.items()}, adapter)
-        said = _merged(run)
+        said = merged(run)
         if said["float64_difference"] is not None:
             found.append(said)
             limit = 1e-5 * max(1.0, said["largest_logit"])
@@ -254,7 +243,7 @@ def test_what_differs_in_float64_too_or_from_what_was_to_be_written_is_not_kept(
 @pytest.mark.slow
 def test_a_second_merge_keeps_what_a_person_put_there(trained) -> None:
     run = trained("untied")
-    _merged(run)
+    merged(run)
     assert stat.S_IMODE((run.merged / "model.safetensors").stat().st_mode) == 0o644, "as the umask says"
     assert (run.merged / "README.md").read_text().startswith('---\nlibrary_name: "transformers"\n')
     for path in run.merged.iterdir():
@@ -263,13 +252,13 @@ def test_a_second_merge_keeps_what_a_person_put_there(trained) -> None:
     for name in ("README.md", "LICENSE", "notes/a.txt"):
         (run.merged / name).write_text("by hand")
     for dtype in ("bfloat16", "float16"):
-        assert _merged(run, dtype=dtype)["dtype"] == dtype
+        assert merged(run, dtype=dtype)["dtype"] == dtype
         for name in ("README.md", "LICENSE", "notes/a.txt"):
             assert (run.merged / name).read_text() == "by hand"
     manifest = read_json(run.merged / "manifest.json") or {}
     assert not {"LICENSE", "notes/a.txt", "README.md"} & manifest["files"].keys()
     (run.merged / "README.md").unlink()
-    _merged(run)
+    merged(run)
     assert "| merged weights | float32 |" in (run.merged / "README.md").read_text()
 
 
@@ -279,7 +268,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(trained) ->
     assert said.startswith(f"{run.merged}: the merged model takes ")
     assert "and its disk has 97.7 KiB left; free some, name a folder on another disk by --output, or" in said
     assert not list(run.root.glob("*merged*"))
-    _merged(run)
+    merged(run)
     said = run_world(1, _merge_where, run, "fills")[0]
     assert said.endswith("No space left on device; what was there before is as it was")
     assert result_fault(run.merged) is None and not list(run.root.glob(".merged*"))
@@ -305,7 +294,7 @@ def test_chat_answers_as_transformers_generates(method, model, trained, models) 
     loaded: Any = AutoModelForCausalLM.from_pretrained(run.final) if method == "full" else base
     if method == "lora":
         loaded = PeftModel.from_pretrained(base, str(run.final)).eval()
-        _merged(run)
+        merged(run)
         assert run_world(1, _answers, run, "merged")[0][0] == answer
     assert run_world(1, _answers, run, "base")[0][0] != answer
     tokenizer = AutoTokenizer.from_pretrained(run.final)
@@ -318,7 +307,7 @@ def _learn_to_stop(run: RunDirectory) -> list[int]:
     """Ids at which `chat` stops, where answers were trained to end in the token 5."""
     data = json.loads(run.data.read_text())
     run.data.write_text(json.dumps({**data, "ends": {"tokens": [{"id": 5, "text": "<|im_end|>", "count": 9}]}}))
-    save_final(composed(run, execution()).model, run=run, journal=Journal(run=run, rank=0))
+    save(run, composed(run, execution()))
     chat = Chat(run, "trained", max_new_tokens=12, temperature=0.0)
     chat.load(QUESTION)
     asked: list[Any] = []
@@ -331,7 +320,7 @@ def _learn_to_stop(run: RunDirectory) -> list[int]:
 def test_chat_and_a_merged_model_stop_where_answers_were_trained_to_end(trained) -> None:
     run = trained("untied")
     assert run_world(1, _learn_to_stop, run)[0] == [2, 5]
-    _merged(run)
+    merged(run)
     assert AutoModelForCausalLM.from_pretrained(run.merged).generation_config.eos_token_id == [2, 5]
     assert (read_json(run.merged / "manifest.json") or {})["stops"] == ["<|im_end|>"]
 
@@ -355,9 +344,8 @@ def test_what_does_not_fit_is_refused_before_weights_are_loaded_with_the_length_
     short, long = run_world(1, _refusals, trained("untied"))[0]
     assert "39 tokens and an answer of 89 take 48.0 KiB of keys and values beside 2" in short
     assert short.endswith(" of memory are free: 50 tokens fit; lower --max-new-tokens, or add memory")
-    assert (
-        long.startswith("the conversation has ") and "tokens, and the model reads 128; write a shorter prompt" in long
-    )
+    assert long.startswith("the conversation has ")
+    assert "tokens, and the model reads 128; write a shorter prompt" in long
 
 
 def _placed(run: RunDirectory, free: float) -> set[Any]:

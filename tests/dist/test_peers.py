@@ -2,10 +2,7 @@
 
 import importlib.util
 import json
-import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +16,8 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_json, read_metrics
 from tests.dist.cells import prepare_cell, spread, train_rank
 from tests.dist.compare import relative
+from tests.dist.programs import end, start
 from tests.dist.worlds import run_world
-from tests.warm.shim import KIND
 
 #: Of each loss, relative. The same sums in another order: 7e-8 was measured; float32 has 6e-8.
 TOLERANCE = 1e-6
@@ -73,11 +70,8 @@ def started(command: list[str], folder: Path, **environment: str) -> str:
     """Runs a command of an export where its files are; what it said."""
     program, *rest = command
     module = {"torchrun": ["torch.distributed.run"], "accelerate": ["accelerate.commands.launch"]}[program]
-    argv = [sys.executable, "-m", *module, *(rest[1:] if program == "accelerate" else rest)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", KIND: "torch", **environment}
-    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    words = ["-m", *module, *(rest[1:] if program == "accelerate" else rest)]
+    return end(start(*words, folder=folder, HF_HUB_OFFLINE="1", **environment))
 
 
 def settings_of(ours: Ours, folder: Path, **more: Any) -> tuple[Path, Path]:

@@ -19,7 +19,7 @@ from shardwise.spec.run import RunDirectory
 from tests.dist.cells import OPTIMIZERS, spread, train_cell
 from tests.dist.compare import must_equal
 from tests.dist.test_final import finish, loss_of
-from tests.dist.test_merge_and_chat import _merged
+from tests.dist.test_merge_and_chat import merged
 from tests.publishing import publish_fp8
 
 #: Blocks of 12 or 16 elements go over the ends of slices and shards.
@@ -85,6 +85,6 @@ def test_an_adapter_is_of_the_published_base_and_is_merged_into_it(published, tm
     final, *_ = finish(job, tmp_path / "run", CELLS["fsdp(3)"][1])
     assert json.loads((final / "adapter_config.json").read_text())["base_model_name_or_path"] == "few"
     run = RunDirectory(final.parent)
-    said = _merged(run)
+    said = merged(run)
     assert (said["onto"], said["dtype"]) == ("base", "bfloat16")
     assert "quantization_config" not in json.loads((run.merged / "config.json").read_text())

@@ -21,10 +21,10 @@ from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
-from tests.dist.cells import ZERO1, composed, prepare_cell, spread, train_on
+from tests.dist.cells import LAYOUTS, ZERO1, composed, prepare_cell, spread, train_on
 from tests.dist.worlds import run_world, said_by
 
-DDP, HSDP = spread(Layout(dp_replicate=2)), spread(Layout(dp_replicate=2, dp_shard=2))
+DDP = spread(Layout(dp_replicate=2))
 
 
 def _hash(tensor: torch.Tensor) -> int:
@@ -44,9 +44,8 @@ def test_a_changed_word_or_two_that_changed_places_change_the_hash(dtype, chunk,
     assert _hash(tensor.t().contiguous().t()) == known, "a hash is of values in their order, however they are stored"
     for _ in range(200):
         one, other = draw.sample(range(60), 2)
-        swapped = tensor.clone().view(-1)
+        swapped, changed = (tensor.clone().view(-1) for _ in range(2))
         swapped[[one, other]] = swapped[[other, one]]
-        changed = tensor.clone().view(-1)
         changed[one] += 64
         assert known not in (_hash(swapped.view(6, 10)), _hash(changed.view(6, 10)))
 
@@ -101,7 +100,7 @@ def _said_of_frozen(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
     return said_by(GuardError, check_replicas, built.world, built.model.parameters, when="after step 3"), name
 
 
-@pytest.mark.parametrize("chosen", [DDP, HSDP], ids=["ddp", "hsdp"])
+@pytest.mark.parametrize("chosen", [DDP, spread(LAYOUTS["hsdp"])], ids=["ddp", "hsdp"])
 def test_frozen_weights_that_differ_stop_the_run_on_every_rank_with_one_sentence(chosen, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(method="lora"), tmp_path)
     ranks = run_world(chosen.layout.world_size, _said_of_frozen, run, chosen)
@@ -137,8 +136,7 @@ def _restored_differently(run: RunDirectory, job: Job) -> str:
     Checkpoints.restore = wrong
     worker.read_request = lambda _: (job, DDP, parse_hardware("cpu:2"), None, None)
     journal = Journal(run=run, rank=0)
-    watch = Watch(journal, StopFlag())
-    return said_by(GuardError, worker._run, run, journal=journal, stop=StopFlag(), watch=watch)
+    return said_by(GuardError, worker._run, run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))
 
 
 def test_copies_that_were_restored_differently_stop_before_the_first_step(make_job, tmp_path) -> None:

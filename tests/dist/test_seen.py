@@ -27,14 +27,8 @@ def _other_numbers(first: GlobalBatch, batch: GlobalBatch) -> GlobalBatch:
 
 #: What is made of the first batch and of the one that a rank should see, and what is said of it.
 SEEN: dict[str, tuple[Callable[[GlobalBatch, GlobalBatch], GlobalBatch], str]] = {
-    "the first rows": (
-        lambda first, batch: replace(batch, micro_batches=first.micro_batches),
-        "; rank 1 sees sample ",
-    ),
-    "the first batch": (
-        lambda first, batch: replace(first, step=batch.step),
-        "Ranks do not see the samples they should",
-    ),
+    "first rows": (lambda first, batch: replace(batch, micro_batches=first.micro_batches), "; rank 1 sees sample "),
+    "first batch": (lambda first, batch: replace(first, step=batch.step), "Ranks do not see the samples they should"),
     "other numbers": (_other_numbers, "; rank 1 sees a row that is not the sample it is said to be"),
 }
 

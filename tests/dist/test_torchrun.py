@@ -3,50 +3,34 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
+from tests.dist.programs import TORCHRUN, end, start
 from tests.unit.fakes import processes_of, wait_until
-from tests.warm.shim import KIND
 
 
 @pytest.fixture
-def job_file(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., Path]:
-    """Writes a job of few steps whose run directory is new."""
+def torchrun(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., Any]:
+    """Starts a job of few steps, as a user does it, with a free port."""
 
-    def write(**train: object) -> Path:
+    def begin(**train: object) -> Any:
         job = make_job(output_dir=str(tmp_path / "run"), train={"max_steps": 4, "logging_steps": 2, **train})
-        path = tmp_path / "job.yaml"
-        path.write_text(json.dumps(job.to_json()))
-        return path
+        (tmp_path / "job.yaml").write_text(json.dumps(job.to_json()))
+        return start(*TORCHRUN, "-m", "shardwise.cli.main", "train", tmp_path / "job.yaml")
 
-    return write
-
-
-def torchrun(job: Path) -> subprocess.Popen[str]:
-    """As a user does it, with a free port."""
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return subprocess.Popen(
-        [*argv, "-m", "shardwise.cli.main", "train", str(job)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400", KIND: "torch"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return begin
 
 
 @pytest.mark.slow
-def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(job_file, tmp_path) -> None:
+def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(torchrun, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
-    started = torchrun(job_file())
-    said, _ = started.communicate(timeout=200)
-    assert started.returncode == 0, said
+    said = end(torchrun())
     assert [record["step"] for record in read_metrics(run)] == [1, 2, 3, 4]
     report = json.loads(run.report_json.read_text())
     assert report["outcome"]["state"] == "finished", report["outcome"]
@@ -61,9 +45,8 @@ def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(job_
 @pytest.mark.slow
 @pytest.mark.pairwise
 @pytest.mark.parametrize("asked", [True, False], ids=["asked to stop", "a rank is killed"])
-def test_a_group_of_torchrun_saves_and_goes_on_later_or_names_one_cause(asked, job_file, tmp_path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    started = torchrun(job_file(max_steps=4000))
+def test_a_group_of_torchrun_saves_and_goes_on_later_or_names_one_cause(asked, torchrun, tmp_path) -> None:
+    run, started = RunDirectory(tmp_path / "run"), torchrun(max_steps=4000)
     wait_until(lambda: bool(read_metrics(run)))
     if asked:
         started.send_signal(signal.SIGTERM)

@@ -1,10 +1,7 @@
 """A training that is watched in a browser from start to end, in windows of three widths."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ import pytest
 
 from shardwise.spec.run import RunDirectory, read_json, read_lines, read_metrics
 from shardwise.units import format_bytes
+from tests.dist.programs import end, start
 from tests.unit.web.browser import WIDTHS, Tab, browser  # noqa: F401  (a fixture)
 from tests.unit.web.served import serving
 
@@ -40,17 +38,10 @@ def test_a_training_is_watched_from_before_its_start_to_its_end(browser: Any, ma
         for tab in tabs:
             tab.open("/runs")
             assert "No run directory lies below this folder" in tab.page.inner_text("#runs")
-        training = subprocess.Popen(
-            [sys.executable, "-m", "shardwise", "train", str(file)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        training = start("-m", "shardwise", "train", file)
         try:
             seen = watch(tabs, run)
-            said, _ = training.communicate(timeout=60)
-            assert training.returncode == 0, said
+            end(training)
         finally:
             training.kill()
         for looks in seen:
