@@ -15,7 +15,7 @@ from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.optim import gradient_norm
 from shardwise.train.update import Update
 from tests.dist.cells import composed, prepare_cell, spread
-from tests.dist.worlds import run_world, toy_llama
+from tests.dist.worlds import run_world, toy_model
 
 STEPS = 6
 
@@ -50,11 +50,11 @@ def _costs(run: RunDirectory, chosen: Execution) -> tuple[float, float]:
 def test_guards_take_less_than_a_hundredth_of_a_step(layout, make_job, models, tmp_path) -> None:
     """25 million parameters on short rows step faster than any model that is trained in earnest."""
     folder = tmp_path / "model"
-    toy_llama(folder, tied=False, vocab_size=400, hidden_size=512, intermediate_size=1536, num_hidden_layers=8)
+    toy_model(folder, vocab_size=400, hidden_size=512, intermediate_size=1536, num_hidden_layers=8)
     for file in models["untied"].glob("token*"):
         (folder / file.name).write_bytes(file.read_bytes())
     assert 24e6 < read_model(str(folder)).num_parameters < 27e6
-    job = make_job().model_copy(update={"model": str(folder)})
+    job = make_job(folder)
     for step, guards in run_world(2, _costs, prepare_cell(job, tmp_path / "run"), spread(layout)):
         print(f"step {1e3 * step:.1f} ms, guards {1e3 * guards:.3f} ms: {guards / step:.3%}")
         assert guards < 0.01 * step

@@ -1,4 +1,4 @@
-"""Mixtures of experts train as one process does."""
+"""Mixtures of experts train as one process does, and hold what is forecast."""
 
 from dataclasses import replace
 
@@ -6,14 +6,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from shardwise.errors import UnsupportedError
+from shardwise.models.load import build_on_meta, read_config
+from shardwise.models.routing import mixtures, noise_left_out, refuse_to_deal, route
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, execution, move, prepare_cell, spread, train_rank
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, move, prepare_cell, spread, train_rank
 from tests.dist.compare import TOLERANCE, relative
 from tests.dist.test_final import adapted, finish, loss_of, must_load
 from tests.dist.test_memory import must_be_forecast
-from tests.dist.worlds import run_world
+from tests.dist.tiny import tiny_config
+from tests.dist.worlds import run_world, said_by
+from tests.marks import CI
 
 #: A step of experts takes long, and a wrong one is wrong from the first.
 STEPS = 6
@@ -36,12 +41,16 @@ CELLS: dict[str, Execution] = {
 }
 
 
-@pytest.mark.parametrize("cell", CELLS)
+#: Of olmoe transformers has no plan of stages; routers are balanced over the global batch.
+TRAINED = [(model, cell) for model in ("mixtral", "qwen3_moe", "qwen2_moe") for cell in CELLS]
+TRAINED += [("olmoe", cell) for cell in CELLS if CELLS[cell].layout.pp == 1]
+BALANCED = ("fsdp(2)", "ddp(2)", "zero bubble(2)", "1f1b(2), recompute", "hsdp(2 x 2), selective", "cp(2)")
+TRAINED += [("balanced mixtral", cell) for cell in BALANCED]
+
+
+@pytest.mark.parametrize(("model", "cell"), TRAINED)
 @pytest.mark.parametrize("method", ["full", "lora"])
-@pytest.mark.parametrize("model", ["mixtral", "qwen3_moe", "qwen2_moe", "olmoe"])
-def test_experts_train_as_one_process_does(model, method, cell, must_train_alike) -> None:
-    if model == "olmoe" and CELLS[cell].layout.pp > 1:
-        pytest.skip("transformers has no plan of its stages")
+def test_experts_train_as_one_process_does(method, model, cell, must_train_alike) -> None:
     must_train_alike(CELLS[cell], model, method=method, train={"max_steps": STEPS})
 
 
@@ -72,12 +81,12 @@ def test_experts_that_are_dealt_among_ranks_train_as_one_process_does(model, met
     must_train_alike(DEALT[cell], model, method=method, train={"max_steps": STEPS}, **beside)
 
 
-@pytest.mark.parametrize(
-    "cell", ["fsdp(2)", "ddp(2)", "zero bubble(2)", "1f1b(2), recompute", "hsdp(2 x 2), selective", "cp(2)"]
-)
+@pytest.mark.parametrize("layout", [Layout(dp_shard=2, tp=2), Layout(dp_replicate=2, dp_shard=2, ep=2)])
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_routers_are_balanced_over_the_global_batch(method, cell, must_train_alike) -> None:
-    must_train_alike(CELLS[cell], "balanced mixtral", method=method, train={"max_steps": STEPS})
+@pytest.mark.parametrize("model", ["deepseek_v3", "balanced mixtral"])
+def test_products_train_a_mixture_as_one_process_does(model, method, layout, must_train_alike) -> None:
+    """Also routers balanced under tp, and adapters on dealt experts."""
+    must_train_alike(spread(layout, micros=2), model, method=method, train={"max_steps": STEPS})
 
 
 def test_the_loss_of_balanced_routers_is_that_of_transformers(make_job, tmp_path) -> None:
@@ -106,22 +115,24 @@ def _losses_of_transformers(run: RunDirectory) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize(
-    ("model", "layout"),
-    [
-        ("mixtral", Layout(dp_shard=2)),  # of 5 experts
-        ("qwen3_moe", Layout(dp_shard=3)),  # cut inside
-        ("qwen3_moe", Layout(dp_shard=3, **ZERO1)),
-        ("qwen3_moe", Layout(dp_shard=4, ep=2)),
-        ("qwen2_moe", Layout(dp_replicate=2, ep=2)),
-        ("qwen3_moe", Layout(dp_replicate=2, dp_shard=2, ep=2)),
-        ("qwen3_moe", Layout(dp_shard=4, ep=2, **ZERO1)),
-        ("balanced mixtral", Layout(dp_shard=2, ep=2, pp=2)),
-    ],
-)
-def test_ranks_hold_of_experts_what_is_forecast(model, layout, make_job, tmp_path) -> None:
-    chosen = execution(layout, micro_batch_size=1, gradient_accumulation_steps=2)
-    must_be_forecast(make_job(model, train={"max_steps": 1}), chosen, tmp_path)
+HELD = [
+    ("mixtral", "full", Layout(dp_shard=2)),  # of 5 experts
+    ("qwen3_moe", "full", Layout(dp_shard=3)),  # cut inside
+    ("qwen3_moe", "full", Layout(dp_shard=3, **ZERO1)),
+    ("qwen3_moe", "full", Layout(dp_shard=4, ep=2)),
+    pytest.param("qwen2_moe", "full", Layout(dp_replicate=2, ep=2), marks=CI),
+    ("qwen3_moe", "full", Layout(dp_replicate=2, dp_shard=2, ep=2)),
+    ("qwen3_moe", "full", Layout(dp_shard=4, ep=2, **ZERO1)),
+    ("balanced mixtral", "full", Layout(dp_shard=2, ep=2, pp=2)),
+    *(("qwen2_moe", method, layout) for method in ("full", "lora") for layout in (Layout(tp=2), EP2)),
+    *(("deepseek_v3", method, layout) for method, layout in (("full", Layout(tp=2)), ("full", EP2), ("lora", EP2))),
+    pytest.param("deepseek_v3", "lora", Layout(tp=2), marks=CI),
+]
+
+
+@pytest.mark.parametrize(("model", "method", "layout"), HELD)
+def test_ranks_hold_of_experts_what_is_forecast(model, method, layout, make_job, tmp_path) -> None:
+    must_be_forecast(make_job(model, method=method, train={"max_steps": 1}), spread(layout, micros=2), tmp_path)
 
 
 @pytest.mark.slow
@@ -166,3 +177,34 @@ def test_adapters_on_experts_are_saved_as_peft_reads_them(model, method, make_jo
 def test_qlora_that_leaves_experts_wide_trains_as_one_process_does(cell, must_train_alike) -> None:
     train = {"quantize_experts": False, "max_steps": STEPS}
     must_train_alike(CELLS[cell], "wide qwen3_moe", method="qlora", train=train)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(pp=2)])
+def test_correction_biases_are_kept_and_saved_in_their_own_type(layout, make_job, models, tmp_path) -> None:
+    job = make_job("deepseek_v3", train={"max_steps": 2, "save_dtype": "bfloat16"})
+    final, _, _ = finish(job, tmp_path, spread(layout, micros=2))
+    before, after = (AutoModelForCausalLM.from_pretrained(f).model.layers for f in (models["deepseek_v3"], final))
+    for index in range(1, 4):
+        bias = after[index].mlp.gate.e_score_correction_bias
+        assert bias.dtype == torch.float32 and bool(bias.any())
+        assert torch.equal(bias, before[index].mlp.gate.e_score_correction_bias)
+
+
+def test_a_router_draws_no_noise_in_training_and_that_is_said(tmp_path) -> None:
+    tiny_config("phimoe", input_jitter_noise=0.1).save_pretrained(tmp_path)
+    model = build_on_meta(read_config(tmp_path), attn_implementation="eager").to_empty(device="cpu")
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    route(model, compute=torch.float32, balance=None)
+    owner = next(mixtures(model.train())).owner
+    hidden = torch.randn(2, 5, 64)
+    assert model.training and torch.equal(owner(hidden.clone()), owner(hidden.clone()))
+    said = "phimoe routes without noise (router_jitter_noise 0.01, input_jitter_noise 0.1), as in evaluation"
+    assert (noise_left_out(model.config) or "").startswith(said)
+
+
+def test_experts_that_are_handed_no_routes_are_not_dealt(tmp_path) -> None:
+    tiny_config("jetmoe").save_pretrained(tmp_path)
+    said = said_by(UnsupportedError, refuse_to_deal, build_on_meta(read_config(tmp_path), attn_implementation="eager"))
+    assert said.startswith("JetMoeForCausalLM does not hand what its routers chose to stacked experts")

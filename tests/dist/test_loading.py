@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shardwise.catalog.hub import tokenizer_files
@@ -14,15 +15,12 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import composed, execution, prepare_cell
-from tests.dist.worlds import run_world, toy_llama
+from tests.dist.worlds import run_world, toy_model
 
 
 def _resident_bytes() -> int:
     """All resident memory of this process, libraries and mapped pages of weight files too."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("this kernel tells no VmRSS")
+    return psutil.Process().memory_info().rss
 
 
 def _load(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
@@ -51,7 +49,7 @@ def _measure(run: RunDirectory, measured: Path, size: int) -> None:
 
 def _large_model(folder: Path, layers: int) -> None:
     sizes = {"hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": layers, "num_attention_heads": 12}
-    toy_llama(folder, tied=False, vocab_size=32_000, num_key_value_heads=12, **sizes)
+    toy_model(folder, vocab_size=32_000, num_key_value_heads=12, **sizes)
 
 
 @pytest.mark.slow
@@ -67,8 +65,7 @@ def test_a_rank_loads_a_large_model_in_little_more_than_its_shard(
     for file in tokenizer_files(models["untied"]):
         shutil.copy(file, folder)
     assert sum(file.stat().st_size for file in folder.glob("*.safetensors")) > 1.1e9
-    job = make_job(method=method).model_copy(update={"model": str(folder)})
-    run = prepare_cell(job, tmp_path / "run")
+    run = prepare_cell(make_job(folder, method=method), tmp_path / "run")
     measured = tmp_path / "measured.json"
     # And they are forks of a process that has run nothing else.
     clean = multiprocessing.get_context("spawn").Process(target=_measure, args=(run, measured, size))

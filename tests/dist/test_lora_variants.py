@@ -15,7 +15,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.saving.export import gathered
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, prepare_cell, spread
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, move, prepare_cell, spread, train_cell
+from tests.dist.compare import must_be_the_same
 from tests.dist.test_final import adapted, finish, loss_of
 from tests.dist.worlds import run_world
 
@@ -140,3 +141,47 @@ def test_a_saved_variant_is_peft_s_in_names_and_shapes_and_loads_with_it(
     ours = load_file(final / "adapter_model.safetensors")
     assert {name: weight.shape for name, weight in ours.items()} == {n: w.shape for n, w in theirs.items()}
     assert loss_of(adapted(models[model], final), final) == pytest.approx(loss, rel=1e-5)
+
+
+#: Trained weights lie on the last stage, or on both ends, and not in the middle one of three.
+TARGETS: dict[str, dict[str, Any]] = {
+    "head": LORA | {"target_modules": ["lm_head"]},
+    "both ends": LORA | {"target_modules": ["lm_head"], "modules_to_save": ["embed_tokens"]},
+}
+
+IDLE: dict[str, Execution] = {
+    "mp(2)": spread(Layout(pp=2, schedule="sequential")),
+    "1f1b(3)": spread(Layout(pp=3), micros=4),
+    "zero_bubble(2)": spread(Layout(pp=2, schedule="zero_bubble"), micros=4),
+    "ddp(2) x gpipe(2)": spread(Layout(dp_replicate=2, pp=2, schedule="gpipe"), micros=2),
+    "fsdp(2) x 1f1b(2)": spread(Layout(dp_shard=2, pp=2), micros=2),
+    "fsdp(2) x 1f1b(2), offload, recompute": spread(
+        Layout(dp_shard=2, pp=2), micros=2, offload="all", gradient_checkpointing="full"
+    ),
+    "fsdp(2) x interleaved(2)": spread(Layout(dp_shard=2, pp=2, schedule="interleaved"), micros=4),
+    "zero1(2) x 1f1b(2)": spread(Layout(dp_shard=2, pp=2, **ZERO1), micros=2, offload="optimizer"),
+    "zero2(2) x zero_bubble(2)": spread(Layout(dp_shard=2, pp=2, schedule="zero_bubble", **ZERO2), micros=4),
+    "1f1b(2) x tp(2)": spread(Layout(pp=2, tp=2), micros=4),
+}
+
+
+@pytest.mark.parametrize(
+    ("targets", "cell", "idle"), [*(("head", name, 0) for name in IDLE), ("both ends", "1f1b(3)", 1)]
+)
+def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(targets, cell, idle, must_train_alike) -> None:
+    """`idle`: the first rank that has nothing to train."""
+    _, ranks = must_train_alike(IDLE[cell], "deep untied", method="lora", lora=TARGETS[targets])
+    assert [not rank.weights for rank in ranks].index(True) == idle
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_foreach"])
+def test_an_idle_stage_stops_and_goes_on_and_what_is_saved_is_the_adapter(optimizer, make_job, tmp_path) -> None:
+    train = {"learning_rate": 0.05, "max_steps": 4, "optimizer": optimizer}
+    job = make_job("deep untied", method="lora", lora=TARGETS["head"], train=train)
+    chosen = replace(IDLE["fsdp(2) x 1f1b(2)"], optimizer=optimizer)
+    whole = train_cell(job, tmp_path / "whole", chosen)
+    must_be_the_same(whole, move(job, tmp_path / "stopped", chosen, chosen, at=2))
+    final, _, _ = finish(job, tmp_path / "final", chosen)
+    saved = {name.rpartition("base_model.model.")[2] for name in load_file(final / "adapter_model.safetensors")}
+    assert saved == {"lm_head.lora_A.weight", "lm_head.lora_B.weight"}

@@ -71,20 +71,18 @@ def test_a_plan_forecasts_what_every_rank_holds(layout, processes, method, preci
 
 LAYOUTS: dict[str, Layout] = {
     **{name: cells.LAYOUTS[name] for name in ("mp", "gpipe", "interleaved", "zero_bubble", "tp", "cp", "hsdp")},
+    **{name: cells.LAYOUTS[name] for name in ("fsdp x tp", "fsdp x pp", "zero1 x tp")},
     "1f1b of 3, uneven": Layout(pp=3),
     "fsdp x cp": Layout(dp_shard=2, cp=2),
-    "fsdp x tp": Layout(tp=2, dp_shard=2),
     "zero1 x cp": Layout(dp_shard=2, cp=2, **ZERO1),
     "hsdp, shards of 3": Layout(dp_replicate=2, dp_shard=3),
     "hsdp of zero1": Layout(dp_replicate=2, dp_shard=2, **ZERO1),
     "hsdp of zero2": Layout(dp_replicate=2, dp_shard=2, **ZERO2),
-    "fsdp x 1f1b": Layout(pp=2, dp_shard=2),
     "fsdp x interleaved": Layout(pp=2, dp_shard=2, schedule="interleaved"),
     "zero2 x zero_bubble": Layout(pp=2, dp_shard=2, schedule="zero_bubble", **ZERO2),
     "zero1 x 1f1b": Layout(pp=2, dp_shard=2, **ZERO1),
     "ddp x 1f1b": Layout(pp=2, dp_replicate=2),
     "ddp x tp": Layout(tp=2, dp_replicate=2),
-    "zero1 x tp": Layout(tp=2, dp_shard=2, **ZERO1),
     "tp x 1f1b": Layout(tp=2, pp=2),
     "hsdp x tp": Layout(dp_replicate=2, dp_shard=2, tp=2),
     "hsdp x 1f1b": Layout(dp_replicate=2, dp_shard=2, pp=2),
@@ -107,8 +105,7 @@ def must_be_forecast(job: Job, chosen: Execution, root: Path) -> list[Bytes]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ranks_of_products_hold_what_is_forecast(layout, model, method, precision, make_job, tmp_path) -> None:
     job = make_job(model, method=method, train={"max_steps": 1, "precision": precision})
-    chosen = execution(LAYOUTS[layout], precision=precision, micro_batch_size=1, gradient_accumulation_steps=2)
-    must_be_forecast(job, chosen, tmp_path)
+    must_be_forecast(job, spread(LAYOUTS[layout], micros=2, precision=precision), tmp_path)
 
 
 #: Magnitudes, and copies of both ends, of norms and of matrices.
@@ -146,11 +143,10 @@ def test_each_layout_shares_out_what_it_says(name, make_job, tmp_path) -> None:
     """Without the planner: copies of all ranks together, and none holds more than its share."""
     layout, shares = SHARED_OUT[name]
     job = make_job("untied", train={"max_steps": 1})
-    ranks = run_world(4, _held, prepare_cell(job, tmp_path), execution(layout, micro_batch_size=2))
-    elements = 4 * read_model(job.model).num_parameters  # bytes of float32
+    ranks = run_world(4, _held, prepare_cell(job, tmp_path), spread(layout))
+    weights = 4 * read_model(job.model).num_parameters  # bytes of float32
     for what, share in zip(Bytes._fields, shares, strict=True):
-        found = [getattr(rank, what) for rank in ranks]
-        whole = 2 * elements if what == "optimizer" else elements
+        found, whole = [getattr(rank, what) for rank in ranks], 2 * weights if what == "optimizer" else weights
         extra = sum(found) - whole * 4 // share
         # AdamW counts steps in one float for each tensor; FSDP2 pads shards of weights.
         most = {"optimizer": 0.01, "weights": 0.01 if layout.zero_stage > 1 and share > 1 else 0.0, "gradients": 0.0}
@@ -173,8 +169,7 @@ def _whole_blocks(run: RunDirectory, chosen: Execution) -> float:
 
 @pytest.mark.parametrize(("layout", "whole"), [(Layout(dp_shard=2), 0), (Layout(dp_shard=2, **ZERO2), 1)])
 def test_zero2_keeps_gathered_weights_until_backward_and_fsdp_does_not(layout, whole, make_job, tmp_path) -> None:
-    chosen = execution(layout, micro_batch_size=4)
-    assert run_world(2, _whole_blocks, prepare_cell(make_job(), tmp_path), chosen) == [whole, whole]
+    assert run_world(2, _whole_blocks, prepare_cell(make_job(), tmp_path), spread(layout)) == [whole, whole]
 
 
 def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], int]:
@@ -192,8 +187,7 @@ def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], in
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_shard=2, **ZERO1)])
 def test_what_accumulates_in_buckets_is_there_once(layout, make_job, tmp_path) -> None:
     """Rows are cut, so that micro-batches are alike: several need no more than one."""
-    peaks: list[list[int]] = []
-    gradients = 0
+    peaks, gradients = list[list[int]](), 0
     for count in (1, 3):
         data, train = {"over_long": "truncate", "max_length": 40}, {"max_steps": 3, "global_batch_size": 2 * count}
         run = prepare_cell(make_job(data=data, train=train), tmp_path / str(count))
@@ -239,9 +233,7 @@ def _kept_between(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype
     """Types of gradients that wait for other micro-batches; elements held in the last and after."""
     built = composed(run, chosen)
     (root,) = built.model.spread.modules
-    kept: set[torch.dtype] = set()
-    held: list[int] = []
-    done = pipeline.keep_gradients
+    kept, held, done = set[torch.dtype](), list[int](), pipeline.keep_gradients
 
     def looked_at(stage: torch.nn.Module) -> None:
         done(stage)
@@ -254,8 +246,7 @@ def _kept_between(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype
 
 
 def test_a_cut_backward_of_sharded_weights_sums_in_float32_and_lets_go_of_them_at_the_end(make_job, tmp_path) -> None:
-    layout = Layout(dp_shard=2, pp=2, schedule="zero_bubble", **ZERO2)
-    chosen = execution(layout, precision="mixed", micro_batch_size=1, gradient_accumulation_steps=4)
+    chosen = spread(LAYOUTS["zero2 x zero_bubble"], micros=4, precision="mixed")
     job = make_job("deep untied", train={"precision": "mixed", "max_steps": 1})
     for kept, during, after in run_world(4, _kept_between, prepare_cell(job, tmp_path), chosen):
         assert kept == {torch.float32}
@@ -264,8 +255,7 @@ def test_a_cut_backward_of_sharded_weights_sums_in_float32_and_lets_go_of_them_a
 
 def _loaded_elements(run: RunDirectory, chosen: Execution) -> int:
     """Elements this rank read from safetensors while it loaded."""
-    read = Weights.read
-    elements: list[int] = []
+    read, elements = Weights.read, list[int]()
 
     def counting(self: Weights, name: str, *, offsets: tuple[int, ...], lengths: tuple[int, ...]) -> torch.Tensor:
         part = read(self, name, offsets=offsets, lengths=lengths)
@@ -278,7 +268,6 @@ def _loaded_elements(run: RunDirectory, chosen: Execution) -> int:
 
 
 def test_each_rank_reads_only_its_slices(make_job, models, tmp_path) -> None:
-    chosen = execution(Layout(dp_shard=4), micro_batch_size=2)
-    read = run_world(4, _loaded_elements, prepare_cell(make_job(), tmp_path), chosen)
+    read = run_world(4, _loaded_elements, prepare_cell(make_job(), tmp_path), spread(Layout(dp_shard=4)))
     assert sum(read) == read_model(str(models["untied"])).num_parameters
     assert max(read) < 0.27 * sum(read)

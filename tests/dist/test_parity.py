@@ -1,6 +1,7 @@
 """The parity contract: the same job is the same training on one process and under every layout."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +9,10 @@ from safetensors.torch import load_file
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, Execution
-from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, ZERO2, digest, execution, spread, train_cell
-from tests.dist.compare import TOLERANCE, must_record_the_same, relative
+from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, ZERO2, digest, execution, move, spread, train_cell
+from tests.dist.compare import TOLERANCE, must_equal, must_record_the_same, relative
 from tests.dist.reference import reference_losses
+from tests.dist.test_checkpoints import DORA
 
 #: These run with every method and model, every time.
 CORE = ("fsdp(2)",)
@@ -133,3 +135,60 @@ def test_packed_equals_unpacked(attention, make_job, tmp_path) -> None:
 def test_a_plain_pytorch_loop_gives_the_same_losses(make_job, single, tmp_path) -> None:
     job = make_job("untied", train=OPTIMIZERS["adamw"])
     assert relative(reference_losses(job, tmp_path), single(job).series("loss")) <= TOLERANCE
+
+
+#: What the tables above leave out: decay, evaluation, adapters that move, ranks without a row.
+PRODUCTS: dict[str, Execution] = {
+    "zero1": spread(Layout(dp_shard=2, **ZERO1)),
+    "tp": spread(Layout(tp=2)),
+    "fsdp x interleaved": spread(Layout(dp_shard=2, pp=2, schedule="interleaved"), micros=2),
+    "zero2 x zero_bubble": spread(Layout(dp_shard=2, pp=2, schedule="zero_bubble", **ZERO2), micros=2),
+    "zero1 x tp": spread(Layout(dp_shard=2, tp=2, **ZERO1)),
+    "ddp x 1f1b": spread(Layout(dp_replicate=2, pp=2, schedule="1f1b"), micros=2),
+    "fsdp x tp x gpipe": spread(Layout(dp_shard=2, tp=2, pp=2, schedule="gpipe"), micros=2),
+}
+METHODS: dict[str, dict[str, Any]] = {"full": {"method": "full"}, "dora": {"method": "lora", "lora": DORA}}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_adamw_with_decay_gives_the_same_losses_norms_and_weights(name, method, must_train_alike) -> None:
+    """Decay acts by a tensor's shape, which windows, slices and shards change."""
+    train = {**OPTIMIZERS["adamw"], "weight_decay": 0.1, "max_grad_norm": 0.5}
+    must_train_alike(PRODUCTS[name], "deep tied", train=train, **METHODS[method])
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_evaluation_between_steps_gives_the_same_and_changes_nothing(name, must_train_alike, rows) -> None:
+    train, data = {"max_steps": 4, "eval_steps": 1}, {"eval_path": str(rows["eval"])}
+    one, ranks = must_train_alike(PRODUCTS[name], "deep untied", data=data, train=train)
+    assert len(one.series("eval_loss")) == 4
+    assert relative(one.series("eval_loss"), ranks[0].series("eval_loss")) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("fsdp x interleaved", "zero1 x tp"),
+        ("zero1 x tp", "fsdp x interleaved"),
+        ("tp", "zero2 x zero_bubble"),
+        ("ddp x 1f1b", "tp"),
+    ],
+)
+def test_adapters_copies_and_momentum_move_to_another_layout(before, after, single, make_job, tmp_path) -> None:
+    job = make_job("deep tied", train={**OPTIMIZERS["sgd with momentum"], "max_steps": 10}, **METHODS["dora"])
+    one, other = (replace(PRODUCTS[name], optimizer="sgd") for name in (before, after))
+    must_equal(single(job), move(job, tmp_path, one, other, at=5))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["fsdp x interleaved", "zero2 x zero_bubble", "zero1 x tp", "ddp x 1f1b"])
+def test_ranks_that_have_no_row_at_all_take_part(name, method, make_job, tmp_path) -> None:
+    job = make_job("deep tied", train={**OPTIMIZERS["sgd"], "max_steps": 6, "global_batch_size": 1}, **METHODS[method])
+    layouts = {"one": Layout(), "many": PRODUCTS[name].layout}
+    (one,), ranks = (
+        train_cell(job, tmp_path / key, execution(layout, micro_batch_size=1, optimizer="sgd"))
+        for key, layout in layouts.items()
+    )
+    assert {len(rank.seen) for rank in ranks} == {0, 6}
+    must_equal(one, ranks)

@@ -10,7 +10,18 @@ from shardwise.parallel.optimizer.adafactor import Adafactor
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError
-from tests.dist.cells import ZERO1, ZERO2, Trained, composed, move, outcome, prepare_cell, spread, train_cell, train_on
+from tests.dist.cells import (
+    LAYOUTS,
+    ZERO1,
+    Trained,
+    composed,
+    move,
+    outcome,
+    prepare_cell,
+    spread,
+    train_cell,
+    train_on,
+)
 from tests.dist.compare import must_be_the_same, relative
 from tests.dist.test_memory import must_be_forecast
 from tests.dist.worlds import run_world, said_by
@@ -20,9 +31,7 @@ CELLS = {
     "fsdp, uneven": spread(Layout(dp_shard=3), micros=2),
     "zero1, uneven": spread(Layout(dp_shard=3, **ZERO1), micros=2),
     "1f1b": spread(Layout(pp=2), micros=2),
-    "tp": spread(Layout(tp=2)),
-    "fsdp x tp": spread(Layout(dp_shard=2, tp=2)),
-    "zero1 x tp": spread(Layout(dp_shard=2, tp=2, **ZERO1)),
+    **{name: spread(LAYOUTS[name]) for name in ("tp", "fsdp x tp", "zero1 x tp")},
 }
 UNSLICED = [name for name in CELLS if "tp" not in name]
 ADAFACTOR = {"optimizer": "adafactor", "learning_rate": 0.01, "max_steps": 10}
@@ -87,15 +96,10 @@ def test_states_move_to_another_layout(train, before, after, single, make_job, t
     assert relative(single(job).series("loss"), resumed.series("loss")) <= QUANTISED
 
 
-MORE = {
-    "offload": spread(Layout(dp_shard=2), offload="optimizer"),
-    "zero2": spread(Layout(dp_shard=2, **ZERO2)),
-    "hsdp": spread(Layout(dp_replicate=2, dp_shard=2)),
-    "cp": spread(Layout(cp=2)),
-    "mp": spread(Layout(pp=2, schedule="sequential"), micros=2),
-    "zero_bubble": spread(Layout(pp=2, schedule="zero_bubble"), micros=2),
-}
-SCALED = {name: replace(one, precision="fp16") for name, one in {**CELLS, **MORE}.items()}
+SCALED = {name: replace(one, precision="fp16") for name, one in CELLS.items()}
+SCALED["offload"] = spread(Layout(dp_shard=2), offload="optimizer", precision="fp16")
+SCALED |= {name: spread(LAYOUTS[name], precision="fp16") for name in ("zero2", "hsdp", "cp")}
+SCALED |= {name: spread(LAYOUTS[name], micros=2, precision="fp16") for name in ("mp", "zero_bubble")}
 
 #: So large that the first steps overflow float16, by a power of two that each halves.
 HUGE = 2.0**40

@@ -18,6 +18,7 @@ from shardwise.parallel import compiled
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.run import read_metrics, write_json
 from shardwise.train.rehearsing.command import rehearse_ranks
 from tests.dist.cells import (
     LAYOUTS,
@@ -52,11 +53,8 @@ def rows_of(objective: str, *, count: int, seed: int = 0) -> list[dict[str, Any]
     pairs = [{"prompt": text(14), "chosen": f" {text(9)}", "rejected": f" {text(9)}"} for _ in range(count)]
     if objective != "kto":
         return pairs
-    labelled = [(pair, number % 3 > 0) for number, pair in enumerate(pairs)]
-    return [
-        {"prompt": pair["prompt"], "completion": pair["chosen" if label else "rejected"], "label": label}
-        for pair, label in labelled
-    ]
+    answers = [(pair["prompt"], "chosen" if number % 3 else "rejected", pair) for number, pair in enumerate(pairs)]
+    return [{"prompt": asked, "completion": pair[key], "label": key == "chosen"} for asked, key, pair in answers]
 
 
 @pytest.fixture(scope="module")
@@ -139,20 +137,15 @@ def test_every_objective_trains_as_on_one_process(kind, cell, ask, single, tmp_p
 
 #: Objectives whose rows are packed, and layouts that pack them.
 PACKED = {"dpo": {}, **{name: OTHERS[name] for name in ("orpo", "kto", "several losses", "precomputed, adapters")}}
-PACKING = {
-    "accumulation 2": sgd(micros=2),
-    **SOME,
-    "fsdp x pp": sgd(Layout(dp_shard=2, pp=2), micros=2),
-}
+PACKING = {"accumulation 2": sgd(micros=2), **SOME, "fsdp x pp": sgd(Layout(dp_shard=2, pp=2), micros=2)}
 
 
 @pytest.mark.parametrize("cell", PACKING)
 @pytest.mark.parametrize("kind", PACKED)
 def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, single, tmp_path) -> None:
     """Several documents share a row, in which each is apart."""
-    padded, packed = (
-        ask("untied", data={"eval_fraction": 0.2, "packing": is_on}, **PACKED[kind]) for is_on in (False, True)
-    )
+    asked = ({"eval_fraction": 0.2, "packing": is_on} for is_on in (False, True))
+    padded, packed = (ask("untied", data=data, **PACKED[kind]) for data in asked)
     expected, ranks = single(padded), train_cell(packed, tmp_path, PACKING[cell])
     must_equal(expected, ranks)
     must_record_alike(expected, ranks[0])
@@ -168,16 +161,8 @@ def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
 ) -> None:
     """A block is compiled with adapters and without, for gradients and for none."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    job, packed = (
-        ask(
-            "untied",
-            objective=objective,
-            method="lora",
-            train={"learning_rate": 0.5, "max_steps": 2},
-            data={"packing": is_on},
-        )
-        for is_on in (False, packing)
-    )
+    asked = {"objective": objective, "method": "lora", "train": {"learning_rate": 0.5, "max_steps": 2}}
+    job, packed = (ask("untied", data={"packing": is_on}, **asked) for is_on in (False, packing))
     ranks = train_cell(packed, tmp_path, replace(CELLS[cell], compile=True))
     must_equal(single(job), ranks)
     must_record_alike(single(job), ranks[0])
@@ -259,15 +244,12 @@ def _log(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return logits.gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
 
 
-EXPERTS = sgd(Layout(dp_shard=2, ep=2), micros=2)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["mixtral", "balanced mixtral"])
+@pytest.mark.parametrize("model", ["qwen3_moe", "balanced mixtral"])
 def test_pairs_train_experts_that_are_dealt_among_ranks(model, ask, single, tmp_path) -> None:
     """The loss of routers is of the policy's routes alone."""
-    job = ask("qwen3_moe" if model == "mixtral" else model, method="full")
-    must_equal(single(job), train_cell(job, tmp_path, EXPERTS))
+    job = ask(model, method="full")
+    must_equal(single(job), train_cell(job, tmp_path, sgd(Layout(dp_shard=2, ep=2), micros=2)))
 
 
 @pytest.mark.slow
@@ -285,16 +267,14 @@ def test_copies_of_embedding_and_head_are_off_in_the_reference(ask, tmp_path) ->
 
 
 def test_a_run_goes_on_under_another_layout_with_the_same_reference(ask, single, tmp_path) -> None:
-    job = ask("untied", method="full", train={"save_steps": 2})
-    expected = single(job)
-    run = prepare_cell(job, tmp_path)
-    stopped = job.model_copy(update={"train": job.train.model_copy(update={"max_steps": 2})})
-    run.resolved.write_text(json.dumps(stopped.to_json()))
+    job, stopped = (ask("untied", train={"max_steps": steps, "save_steps": 2}) for steps in (STEPS, 2))
+    expected, run = single(job), prepare_cell(job, tmp_path)
+    write_json(run.resolved, stopped.to_json())
     run_world(2, train_rank, run, sgd(Layout(dp_shard=2), micros=2))
-    run.resolved.write_text(json.dumps(job.to_json()))
+    write_json(run.resolved, job.to_json())
     resume(run, sgd(Layout(pp=2), micros=2), at=2)
     # The schedule of the first half is that of a shorter run.
-    found = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    found = read_metrics(run)
     assert [one["step"] for one in found] == [1, 2, 3, 4]
     assert found[2]["rewards/margins"] != 0
     folder = Path(json.loads(run.data.read_text())["train"]["folder"])
@@ -304,11 +284,9 @@ def test_a_run_goes_on_under_another_layout_with_the_same_reference(ask, single,
 
 def test_another_model_is_the_reference(ask, models, tmp_path) -> None:
     """Of which the first loss is not log 2; where it is the same model it is."""
-    same = ask("untied", train={"max_steps": 1}, preference={"reference": str(models["untied"])})
-    other = ask("untied", train={"max_steps": 1}, preference={"reference": str(models["deep untied"])})
-    losses = [
-        train_cell(job, tmp_path / str(number), sgd(Layout(dp_shard=2)))[0].metrics[0]["loss"]
-        for number, job in enumerate((same, other))
-    ]
+    losses: list[float] = []
+    for name in ("untied", "deep untied"):
+        job = ask("untied", train={"max_steps": 1}, preference={"reference": str(models[name])})
+        losses += train_cell(job, tmp_path / name, sgd(Layout(dp_shard=2)))[0].series("loss")
     assert losses[0] == pytest.approx(0.6931472, abs=1e-6)
     assert abs(losses[1] - losses[0]) > 1e-4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,26 +18,19 @@ from torch.utils.checkpoint import checkpoint
 from shardwise.parallel import compiled, saved_on_host
 from shardwise.parallel.saved_on_host import SavedOnHost
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import SAVED_ON_GPU, Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, prepare_cell, spread, train_rank
+from tests.dist.cells import LAYOUTS, OPTIMIZERS, Trained, prepare_cell, spread, train_rank
 from tests.dist.compare import must_equal
 from tests.dist.worlds import run_world
 
-LAYOUTS: dict[str, Execution] = {
-    "single": spread(micros=2),
-    "ddp(2)": spread(Layout(dp_replicate=2), micros=2),
-    "zero1(2)": spread(Layout(dp_shard=2, **ZERO1)),
-    "zero2(2)": spread(Layout(dp_shard=2, **ZERO2), micros=2),
-    "fsdp(2)": spread(Layout(dp_shard=2), micros=2),
-    "fsdp(2), parameters on the host": spread(Layout(dp_shard=2), offload="parameters"),
-    "tp(2)": spread(Layout(tp=2), micros=2),
-    "cp(2)": spread(Layout(cp=2)),
-    "1f1b(2)": spread(Layout(pp=2), micros=4),
-    "interleaved(2)": spread(Layout(pp=2, schedule="interleaved"), micros=4),
+offloaded = partial(spread, gradient_checkpointing="offloaded")
+CELLS: dict[str, Execution] = {
+    **{name: offloaded(LAYOUTS[name], micros=2) for name in ("single", "ddp", "zero2", "fsdp", "tp")},
+    **{name: offloaded(LAYOUTS[name]) for name in ("zero1", "cp")},
+    **{name: offloaded(LAYOUTS[name], micros=4) for name in ("pp", "interleaved")},
+    "fsdp, parameters on the host": offloaded(LAYOUTS["fsdp"], offload="parameters"),
 }
-CELLS = {name: replace(one, gradient_checkpointing="offloaded") for name, one in LAYOUTS.items()}
 
 
 def train_and_count(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, int]:
@@ -57,9 +51,8 @@ def train_and_count(run: RunDirectory, chosen: Execution) -> tuple[Trained, int,
 def must_move_once(expected: Trained, job: Job, chosen: Execution, root: Path, *, of_a_block: int = 1) -> None:
     """It trains the same, and so many tensors of each of four blocks move, over ranks of a row."""
     layout = chosen.layout
-    ranks, left, came = zip(
-        *run_world(layout.world_size, train_and_count, prepare_cell(job, root), chosen), strict=True
-    )
+    counted = run_world(layout.world_size, train_and_count, prepare_cell(job, root), chosen)
+    ranks, left, came = zip(*counted, strict=True)
     must_equal(expected, [*ranks])
     per_step = 4 * of_a_block * chosen.gradient_accumulation_steps * layout.world_size // layout.pp
     assert sum(left) == sum(came) == len(expected.metrics) * per_step
@@ -81,8 +74,8 @@ def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, singl
         ("single", "offloaded", "lora", 1),
         ("single", "selective_offloaded", "full", 7),
         ("single", "selective_offloaded", "lora", 14),
-        ("1f1b(2)", "selective_offloaded", "lora", 14),
-        ("fsdp(2)", "selective_offloaded", "full", 7),
+        ("pp", "selective_offloaded", "lora", 14),
+        ("fsdp", "selective_offloaded", "full", 7),
     ],
 )
 def test_compiled_blocks_keep_what_they_save_on_the_host(
@@ -101,9 +94,8 @@ class Streams:
 
     def __init__(self) -> None:
         self.events: list[SimpleNamespace] = []
-        self.cuda = SimpleNamespace(
-            Stream=lambda _: self, current_stream=lambda _: self, stream=lambda _: nullcontext()
-        )
+        ours = {"Stream": lambda _: self, "current_stream": lambda _: self, "stream": lambda _: nullcontext()}
+        self.cuda = SimpleNamespace(**ours)
 
     def __getattr__(self, name: str) -> object:
         return getattr(torch, name)

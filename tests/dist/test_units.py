@@ -1,6 +1,5 @@
 """What is gathered together, and ahead: as many whole weights are alive as the planner says."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,23 +20,18 @@ from tests.dist.test_parity import ALL_BLOCKS, TWO_BLOCKS
 from tests.dist.worlds import run_world
 
 
-def _groups(root: nn.Module) -> Iterator[Any]:
+def _groups(root: nn.Module) -> list[Any]:
     """FSDP's groups of parameters that are gathered together, the root's left out."""
-    seen: set[int] = set()
-    for module in root.modules():
-        if isinstance(module, FSDPModule):
-            for group in groups_of(module._get_fsdp_state()):
-                if id(group) not in seen and root not in group.modules:
-                    seen.add(id(group))
-                    yield group
+    sharded = [module for module in root.modules() if isinstance(module, FSDPModule)]
+    groups = {id(group): group for module in sharded for group in groups_of(module._get_fsdp_state())}
+    return [group for group in groups.values() if root not in group.modules]
 
 
 def _alive(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
     """Units, and the most elements gathered, or on their way, as a block begins its forward."""
     built = composed(run, chosen)
     (root,) = built.model.spread.modules
-    groups = list(_groups(root))
-    seen: list[int] = []
+    groups, seen = _groups(root), list[int]()
 
     def look(*_: Any) -> None:
         here = [g for g in groups if g.is_unsharded or g._all_gather_result is not None]
@@ -126,7 +120,7 @@ def _sums_over_replicas(run: RunDirectory, chosen: Execution) -> tuple[int, int]
     dist.all_reduce = counted
     built.step(next(iter(built.batches.from_(0))))
     (root,) = built.model.spread.modules
-    return sum(group is replicas for group in sent), len(list(_groups(root)))
+    return sum(group is replicas for group in sent), len(_groups(root))
 
 
 def test_replicas_are_added_once_a_step_however_many_micro_batches_it_has(make_job, tmp_path) -> None:
