@@ -16,9 +16,10 @@ import torch
 from shardwise import api
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import OPTIMIZERS, Trained, job_on, spread, train_cell
+from shardwise.spec.run import RunDirectory
+from tests.dist.cells import OPTIMIZERS, Trained, execution, job_on, prepare_cell, spread, train_and_save, train_cell
 from tests.dist.compare import must_equal
-from tests.dist.worlds import add_tokenizer, toy_model
+from tests.dist.worlds import add_tokenizer, run_world, toy_model
 from tests.pairwise import processes
 from tests.warm.shim import KIND
 
@@ -165,12 +166,33 @@ def must_train_alike(
     return train
 
 
+#: The end of a program that is started in place of the worker.
+THEN_WORKS = """
+from shardwise.programs import worker as program
+
+program.end_process(program.main())
+"""
+
+
+@pytest.fixture
+def trained(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., RunDirectory]:
+    """Trains a job, by default an adapter, and saves its result."""
+
+    def make(model: str, *, precision: str = "fp32", **job: Any) -> RunDirectory:
+        train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0, "precision": precision}
+        run = prepare_cell(make_job(model, **{"method": "lora", "train": train, **job}), tmp_path / "run")
+        run_world(1, train_and_save, run, execution(precision=precision))
+        return run
+
+    return make
+
+
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., api.Programs]:
-    """Makes a program of a text, in place of the worker; `warm`: off a warm process."""
+    """Makes a worker that begins with a text; `warm`: off a warm process."""
 
     def made(text: str, *, warm: bool = True) -> api.Programs:
-        (tmp_path / "made_worker.py").write_text(text)
+        (tmp_path / "made_worker.py").write_text(text + THEN_WORKS)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         monkeypatch.setenv(KIND, "torch" if warm else "")

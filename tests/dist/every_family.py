@@ -77,7 +77,9 @@ def put(family: str, root: Path, rows: Path, *, ways: tuple[str, ...]) -> dict[s
     except (InputError, UnsupportedError) as error:
         return {**found, "refused": _sentence(error, folder)}
     except Exception as error:  # noqa: BLE001 - a fault of ours is a line of the table too
-        return {**found, "refused": "failed: " + _last(error)}
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        return {**found, "refused": f"failed: {type(error).__name__}: {said(error)} ({where})"}
     found["planned"] = shape.num_parameters
     shardwise.train.model.shape_of = lambda name, **_: _shape(name)  # built once, and not for each way
     cells = _Cells(root=root, folder=folder, rows=rows)
@@ -260,11 +262,6 @@ def unlike(expected: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
 def _far(expected: torch.Tensor, found: torch.Tensor, *, floor: float) -> bool:
     whole = float((expected.double() - found.double()).norm())
     return not whole <= SAME_WEIGHT * float(expected.double().norm()) + floor
-
-
-def _last(error: BaseException) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {said(error)} ({Path(frame.filename).name}:{frame.lineno})"
 
 
 def _sentence(error: BaseException, folder: Path) -> str:

@@ -107,14 +107,11 @@ def test_a_conversation_on_a_terminal_outlives_whatever_goes_wrong_in_a_turn(run
     assert codes == [0]
 
 
-def _piped(run: RunDirectory, text: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(_command(run, *options), input=text, capture_output=True, check=False, timeout=SECONDS)
-
-
 @pytest.mark.slow
 def test_every_line_of_a_pipe_has_a_line_of_json_and_a_bad_one_stops_none(run) -> None:
     lines = [b"red green", b"r\xffd", b"", TOO_LONG.encode(), b"red green"]
-    done = _piped(run, b"\n".join(lines), "--json", "--max-new-tokens", "5")
+    command = _command(run, "--json", "--max-new-tokens", "5")
+    done = subprocess.run(command, input=b"\n".join(lines), capture_output=True, check=False, timeout=SECONDS)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["prompt"] for one in found] == ["red green", None, "", TOO_LONG.strip(), "red green"]
     assert found[0] == found[4]

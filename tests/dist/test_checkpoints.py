@@ -28,28 +28,17 @@ from shardwise.train.saving.checkpoint_reader import Reader, TensorShard, digest
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist import cells
-from tests.dist.cells import (
-    ZERO1,
-    composed,
-    interrupt,
-    move,
-    outcome,
-    prepare_cell,
-    resume,
-    spread,
-    train_cell,
-    train_rank,
-)
+from tests.dist.cells import composed, interrupt, move, outcome, prepare_cell, resume, spread, train_cell, train_rank
 from tests.dist.compare import must_be_the_same, relative
 from tests.dist.worlds import run_world, said_by
 
 LAYOUTS = {
     **{name: spread(cells.LAYOUTS[name]) for name in ("single", "ddp", "fsdp", "hsdp", "tp", "fsdp x tp", "cp")},
     "fsdp4": spread(Layout(dp_shard=4)),
-    "zero1": spread(Layout(dp_shard=3, **ZERO1), micros=2),
+    "zero1": spread(Layout(dp_shard=3, **cells.ZERO1), micros=2),
     "1f1b": spread(Layout(pp=2), micros=2),
     "fsdp x 1f1b": spread(Layout(pp=2, dp_shard=2), micros=2),
-    "zero1 x tp": spread(Layout(dp_shard=3, tp=2, **ZERO1), micros=2),
+    "zero1 x tp": spread(Layout(dp_shard=3, tp=2, **cells.ZERO1), micros=2),
     "fsdp x cp": spread(Layout(dp_shard=2, cp=2)),
 }
 #: Adapters with all that PEFT can train beside A and B: magnitudes, copies of a tied model's ends.

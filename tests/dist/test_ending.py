@@ -27,7 +27,7 @@ from tests.marks import CI
 
 #: A worker that aborts when the interpreter shuts down, and hands something over before that.
 ABORTED = """
-import atexit, os, runpy
+import atexit, os
 from pathlib import Path
 
 class Aborts:
@@ -36,7 +36,6 @@ class Aborts:
 
 os.last = Aborts()
 atexit.register(Path(os.environ["TEST_HANDED_OVER"]).touch)
-runpy.run_module("shardwise.programs.worker", run_name="__main__")
 """
 
 

@@ -28,15 +28,8 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train import model, worker
 from shardwise.train.build import Build
-from shardwise.train.guards.checks import (
-    GuardError,
-    agree,
-    check_finite,
-    check_layout,
-    check_peers,
-    check_trained,
-    gather,
-)
+from shardwise.train.guards import checks
+from shardwise.train.guards.checks import GuardError
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
@@ -76,7 +69,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
 
 def _norm_alone(step: int) -> str:
     seen = {"loss": 1.0, "norm": float("nan"), "bad_sample": lambda: None, "where": str}
-    return said_by(GuardError, check_finite, join_world(Layout()), step=step, **seen)
+    return said_by(GuardError, checks.check_finite, join_world(Layout()), step=step, **seen)
 
 
 def test_gradients_that_are_not_finite_blame_no_row_where_no_loss_is_bad() -> None:
@@ -111,7 +104,7 @@ def test_the_one_bad_row_of_a_batch_is_found_whatever_holds_the_weights(layout, 
 
 def _disagree(run: RunDirectory, chosen: Execution) -> str:
     built = composed(run, chosen)
-    return said_by(GuardError, agree, built.world, {"data": "same", "job": built.world.rank})
+    return said_by(GuardError, checks.agree, built.world, {"data": "same", "job": built.world.rank})
 
 
 def test_ranks_that_started_differently_refuse_and_name_the_difference(make_job, tmp_path) -> None:
@@ -140,7 +133,7 @@ def test_ranks_that_read_different_weights_refuse_and_name_the_file(layout, make
 
 def _check_layout(built: Build, elements: dict[str, int] | None = None) -> None:
     model = built.model
-    check_layout(built.world, model.parameters, ownership=model.ownership, elements=elements or model.elements)
+    checks.check_layout(built.world, model.parameters, ownership=model.ownership, elements=elements or model.elements)
 
 
 def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
@@ -163,7 +156,7 @@ def _other_names(run: RunDirectory, chosen: Execution) -> list[str]:
     assert sum(swapped.values()) == sum(right.values())
     twice_here = [*built.model.parameters, *built.model.parameters[:1]]
     asked = {"ownership": built.model.ownership, "elements": right}
-    doubled = said_by(GuardError, check_layout, built.world, twice_here, **asked)
+    doubled = said_by(GuardError, checks.check_layout, built.world, twice_here, **asked)
     assert f"elements of {built.model.parameters[0][0]}, and" in doubled or built.world.layout.pp > 1
     return [said_by(GuardError, _check_layout, built, wrong) for wrong in (swapped, renamed)]
 
@@ -181,9 +174,9 @@ def _trains_more(run: RunDirectory, chosen: Execution) -> str:
     built = composed(run, chosen)
     planned = take_inventory(built.job, read_model(built.job.model)).trained_elements
     asked, parameters = {"ownership": built.model.ownership, "planned": planned}, built.model.parameters
-    check_trained(built.world, parameters, **asked)
+    checks.check_trained(built.world, parameters, **asked)
     more = [("one", torch.nn.Parameter(torch.zeros(1)))] if built.world.rank == 0 else []
-    return said_by(GuardError, check_trained, built.world, [*parameters, *more], **asked)
+    return said_by(GuardError, checks.check_trained, built.world, [*parameters, *more], **asked)
 
 
 @EACH_WAY
@@ -213,8 +206,8 @@ def _other_rows(run: RunDirectory, chosen: Execution) -> str:
     """The last stage takes its labels from another batch than the first took its tokens from."""
     built = composed(run, chosen)
     first, second = itertools.islice(built.batches.from_(0), 2)
-    seen = gather(built.world, checksum(first if built.world.rank == 0 else second))
-    return said_by(GuardError, check_peers, built.world, first, seen)
+    seen = checks.gather(built.world, checksum(first if built.world.rank == 0 else second))
+    return said_by(GuardError, checks.check_peers, built.world, first, seen)
 
 
 def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:

@@ -8,14 +8,13 @@ from shardwise import api
 
 #: A worker that says what it has imported when it ends.
 LISTING = """
-import atexit, json, os, runpy, sys
+import atexit, json, os, sys
 from pathlib import Path
 from shardwise.spec.begin import is_to_wait
 
 assert is_to_wait()
 path = Path(os.environ["TEST_IMPORTED"]) / os.environ["RANK"]
 atexit.register(lambda: path.write_text(json.dumps(sorted(sys.modules))))
-runpy.run_module("shardwise.programs.worker", run_name="__main__")
 """
 
 #: Beside torch.distributed.tensor, torch._dynamo and sympy, which transformers and PEFT import.

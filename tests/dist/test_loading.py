@@ -47,9 +47,8 @@ def _measure(run: RunDirectory, measured: Path, size: int) -> None:
     measured.write_text(json.dumps(ranks))
 
 
-def _large_model(folder: Path, layers: int) -> None:
-    sizes = {"hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": layers, "num_attention_heads": 12}
-    toy_model(folder, vocab_size=32_000, num_key_value_heads=12, **sizes)
+#: Of a large model.
+SIZES = {"hidden_size": 1536, "intermediate_size": 6144, "num_attention_heads": 12, "num_key_value_heads": 12}
 
 
 @pytest.mark.slow
@@ -59,7 +58,8 @@ def test_a_rank_loads_a_large_model_in_little_more_than_its_shard(
 ) -> None:
     folder = tmp_path / "large"
     # In a process of its own: ranks are forks of this one, and would begin with what it leaves.
-    maker = multiprocessing.get_context("fork").Process(target=_large_model, args=(folder, layers))
+    sizes = SIZES | {"vocab_size": 32_000, "num_hidden_layers": layers}
+    maker = multiprocessing.get_context("fork").Process(target=toy_model, args=(folder,), kwargs=sizes)
     maker.start()
     maker.join()
     for file in tokenizer_files(models["untied"]):

@@ -67,13 +67,9 @@ STAGES: dict[str, Execution] = {
     "hsdp(2 x 2), kept, x zero_bubble(2)": spread(
         Layout(dp_replicate=2, dp_shard=2, pp=2, reshard_after_forward=False, schedule="zero_bubble"), micros=2
     ),
-    "zero2(2) x tp(2) x zero_bubble(2)": spread(
-        Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2), micros=2
-    ),
+    "zero2 x tp x zero_bubble": spread(Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2), micros=2),
     "fsdp(2) x interleaved(2)": spread(Layout(dp_shard=2, pp=2, schedule="interleaved"), micros=4),
-    "fsdp(2) x interleaved(2), reduced once": spread(
-        Layout(dp_shard=2, pp=2, schedule="interleaved"), micros=4, reduce_once=True
-    ),
+    "reduced once": spread(Layout(dp_shard=2, pp=2, schedule="interleaved"), micros=4, reduce_once=True),
 }
 STAGED = [(method, model, cell) for cell in STAGES for method, model in zip(("full", "lora"), MODELS, strict=True)]
 OF_FAMILIES = [

@@ -28,19 +28,6 @@ LORA = {"r": 4, "lora_alpha": 8}
 QUESTION = [{"role": "user", "content": "red green"}]
 
 
-@pytest.fixture
-def trained(make_job, tmp_path):
-    """Trains an adapter on a toy."""
-
-    def make(model: str, *, precision: str = "fp32", **job: Any) -> RunDirectory:
-        train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0, "precision": precision}
-        run = prepare_cell(make_job(model, **{"method": "lora", "train": train, **job}), tmp_path / "run")
-        run_world(1, train_and_save, run, execution(precision=precision))
-        return run
-
-    return make
-
-
 def _merge(run: RunDirectory, dtype: str | None, dequantised: bool, base_model: str | None, memory: int) -> None:
     merging.available_memory = lambda: memory
     merging.merge(str(run.root), str(run.merged), dtype, dequantised, base_model)

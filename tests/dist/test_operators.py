@@ -64,10 +64,8 @@ def _our_step(built: Build, batch: GlobalBatch) -> None:
 
 def _plain_loop(built: Build) -> Callable[[GlobalBatch], None]:
     """Hugging Face's model, PEFT's adapters, autocast around each forward, AdamW."""
-    lora = built.job.adapters
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        built.job.model, dtype=torch.float32 if lora is None else torch.bfloat16
-    )
+    lora, wide = built.job.adapters, built.job.adapters is None
+    model: Any = AutoModelForCausalLM.from_pretrained(built.job.model, dtype=torch.float32 if wide else torch.bfloat16)
     if lora is not None:
         model = peft.get_peft_model(model, peft.LoraConfig(r=lora.r, lora_alpha=8, target_modules="all-linear"))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -8,10 +8,7 @@ from tests.dist.worlds import said_by
 
 #: A worker whose rank 1 gets no memory in its second step, later than rank 0 could fail of it.
 SHORT = """
-import os
 import torch
-from shardwise.programs import worker
-from shardwise.train.watching.signals import end_process
 from shardwise.train.watching.journal import Journal
 
 begins = Journal.stepping
@@ -22,8 +19,6 @@ def stepping(journal):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 Journal.stepping = stepping
-if __name__ == "__main__":
-    end_process(worker.main())
 """
 
 SENTENCE = re.compile(

@@ -1,6 +1,5 @@
-"""Gradients that a loop of one's own reads and clips by stock calls: norms of whole weights under
-every layout. And its optimizers: those that would train nothing, or parts otherwise than wholes,
-are refused."""
+"""A loop of one's own reads and clips gradients of whole weights by stock calls; optimizers that
+would train nothing, or parts unlike wholes, are refused."""
 
 import importlib.util
 from collections.abc import Callable
@@ -155,14 +154,8 @@ def _wrong_readings(folder: Path) -> list[str]:
     (first, *_others) = [p.grad for p in model.parameters() if p.grad is not None]
     assert repr(first).startswith("Gradient(part of this rank: tensor(")
     assert first.to_local().std().item() > 0
-    order = partial(torch.linalg.vector_norm, first, 0)
-    reads = (
-        first.std,
-        partial(first.norm, dim=1),
-        order,
-        partial(first.__getitem__, 0),
-        lambda: torch.cat([first] * 2),
-    )
+    reads = [first.std, partial(first.norm, dim=1), partial(torch.linalg.vector_norm, first, 0)]
+    reads += [partial(first.__getitem__, 0), partial(torch.cat, [first] * 2)]
     return [said_by(UnsupportedError, read) for read in reads]
 
 

@@ -16,6 +16,8 @@ from tests.dist.compare import TOLERANCE, relative
 from tests.dist.test_own_loop import EPSILON, lora, model_of, must_be_saved_the_same
 from tests.dist.worlds import run_world, said_by, toy_model
 
+#: As people write them.
+LAYOUTS: dict[str, Any] = {"fsdp": "fsdp", "tp": {"tp": 2}, "pp": {"pp": 2}}
 FIELDS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
 
 #: As transformers calls it from 5.23 on.
@@ -44,12 +46,8 @@ def trained(folder: Path, out: Path, layout: str | None, adapters: Any, changes:
     """Losses and norms, and what is decayed; the result lies in `out`."""
     model, share = model_of(folder, adapters), 1 if layout in (None, "tp", "pp") else 2
     args = arguments(out, per_device_train_batch_size=8 // share, **changes)
-    if layout is None:
-        trainer = transformers.Trainer(model, args, train_dataset=rows(), **given)
-    else:
-        trainer = shardwise.Trainer(
-            model, args, layout={layout: 2} if layout != "fsdp" else layout, train_dataset=rows(), **given
-        )
+    kind, where = (shardwise.Trainer, {"layout": LAYOUTS[layout]}) if layout else (transformers.Trainer, {})
+    trainer = kind(model, args, train_dataset=rows(), **where, **given)
     trainer.train()
     trainer.save_model(str(out))
     history = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
@@ -58,20 +56,17 @@ def trained(folder: Path, out: Path, layout: str | None, adapters: Any, changes:
     return [entry["loss"] for entry in history], [entry["grad_norm"] for entry in history], sorted(decayed)
 
 
+SCHEDULED = {"warmup_steps": 1, "lr_scheduler_type": "cosine", "train_sampling_strategy": "sequential"}
+BY_CLASS = {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})}
+
+
 @pytest.mark.parametrize(
     ("layout", "adapters", "changes", "given"),
     [
         pytest.param("fsdp", None, {"weight_decay": 0.5, "max_grad_norm": 0.1}, {}, id="clipped"),
         pytest.param("fsdp", lora(use_dora=True), {"weight_decay": 0.5}, {}, id="DoRA"),
-        pytest.param("tp", None, {CHECKPOINTING: True, "max_grad_norm": 0.0}, {}, id="plain", marks=pytest.mark.slow),
-        pytest.param(
-            "pp",
-            None,
-            {"warmup_steps": 1, "lr_scheduler_type": "cosine", "train_sampling_strategy": "sequential"},
-            {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})},
-            id="optimizer by class",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("tp", None, {CHECKPOINTING: True, "max_grad_norm": 0.0}, {}, id="plain"),
+        pytest.param("pp", None, SCHEDULED, BY_CLASS, id="optimizer by class"),
     ],
 )
 def test_what_is_honoured_is_as_in_the_trainer_of_transformers(
@@ -203,9 +198,8 @@ def test_a_trainer_that_would_drop_something_does_not_begin(folder, tmp_path) ->
 
 
 def _optimizer_of_wholes(folder: Path, out: Path) -> tuple[str, int]:
-    trainer = shardwise.Trainer(
-        model_of(folder, None), arguments(out, optim="adafactor"), layout="fsdp", train_dataset=rows()
-    )
+    args = arguments(out, optim="adafactor")
+    trainer = shardwise.Trainer(model_of(folder, None), args, layout="fsdp", train_dataset=rows())
     return said_by(UnsupportedError, trainer.train), trainer.state.global_step
 
 

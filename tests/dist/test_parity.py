@@ -14,9 +14,6 @@ from tests.dist.compare import TOLERANCE, must_equal, must_record_the_same, rela
 from tests.dist.reference import reference_losses
 from tests.dist.test_checkpoints import DORA
 
-#: These run with every method and model, every time.
-CORE = ("fsdp(2)",)
-
 #: Parameters of two of the toys' blocks: more than those of one, with adapters or without.
 TWO_BLOCKS, ALL_BLOCKS = 15_000, 10**9
 
@@ -50,7 +47,7 @@ CELLS: dict[str, Execution] = {
 }
 
 
-@pytest.mark.parametrize("cell", [pytest.param(name, marks=pytest.mark.core if name in CORE else ()) for name in CELLS])
+@pytest.mark.parametrize("cell", [pytest.param(k, marks=pytest.mark.core if k == "fsdp(2)" else ()) for k in CELLS])
 @pytest.mark.parametrize(("method", "model"), PAIRS)
 def test_a_layout_trains_as_one_process_does(method, model, cell, single, make_job, tmp_path) -> None:
     job = make_job(model, method=method, train=OPTIMIZERS["adamw"])

@@ -51,26 +51,14 @@ def logged_by_trl(model: str, rows: Path, objective: str, stated: dict[str, Any]
         def _get_train_sampler(self, *_: Any, **__: Any) -> Any:
             return torch.utils.data.SequentialSampler(self.train_dataset)
 
+    usual = {"logging_steps": 1, "max_length": 96, "gradient_checkpointing": False, "use_cpu": True, "bf16": False}
+    quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "output_dir": str(rows.parent / "trl")}
+    data = datasets.load_dataset("json", data_files=str(rows), split="train", cache_dir=str(rows.parent / "cache"))
     made = InOrder(
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
         processing_class=AutoTokenizer.from_pretrained(model),
-        train_dataset=datasets.load_dataset(
-            "json", data_files=str(rows), split="train", cache_dir=str(rows.parent / "cache")
-        ),
-        args=config(
-            output_dir=str(rows.parent / "trl"),
-            per_device_train_batch_size=SIZE,
-            logging_steps=1,
-            max_length=96,
-            gradient_checkpointing=False,
-            use_cpu=True,
-            bf16=False,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
-            **TRAIN,
-            **stated,
-        ),
+        train_dataset=data,
+        args=config(per_device_train_batch_size=SIZE, **usual, **quiet, **TRAIN, **stated),
     )
     made.train()
     return [entry for entry in made.state.log_history if "loss" in entry]

@@ -20,18 +20,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import read_metrics, write_json
 from shardwise.train.rehearsing.command import rehearse_ranks
-from tests.dist.cells import (
-    LAYOUTS,
-    PAIRS,
-    Trained,
-    composed,
-    execution,
-    prepare_cell,
-    resume,
-    spread,
-    train_cell,
-    train_rank,
-)
+from tests.dist.cells import LAYOUTS, PAIRS, Trained, composed, prepare_cell, resume, spread, train_cell, train_rank
 from tests.dist.compare import must_equal, relative
 from tests.dist.worlds import run_world
 from tests.marks import rare_but_first
@@ -203,7 +192,7 @@ def test_one_process_computes_what_the_papers_say(objective, ask, tmp_path) -> N
 
 def _as_in_papers(job: Job, run: Any) -> tuple[list[float], list[float]]:
     """Pair by pair, with nothing of ours but the prepared rows."""
-    built = composed(run, execution())
+    built = composed(run, sgd())
     data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))
     policy, reference = (AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32) for _ in range(2))
     optimizer = torch.optim.SGD(policy.parameters(), lr=job.train.learning_rate)

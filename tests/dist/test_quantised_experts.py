@@ -23,7 +23,10 @@ pytest.importorskip("bitsandbytes", reason="the optional extra `qlora` is not in
 
 WIDE = "wide qwen3_moe"
 #: Adapters on experts too, as all-linear makes them, or on attention alone.
-TARGETS: dict[str, Any] = {"attention": ["q_proj", "o_proj"], "experts": "all-linear"}
+TARGETS: dict[str, dict[str, Any]] = {
+    "attention": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "o_proj"]},
+    "experts": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
+}
 SPREAD: dict[str, Execution] = {
     **{name: CELLS[name] for name in CELLS if name not in ("interleaved(2)", "gpipe(2)")},
     "fsdp(3), uneven": spread(Layout(dp_shard=3)),
@@ -33,29 +36,25 @@ SPREAD: dict[str, Execution] = {
 }
 
 
-def lora(targets: str) -> dict[str, Any]:
-    return {"r": 4, "lora_alpha": 8, "target_modules": TARGETS[targets]}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", SPREAD)
 @pytest.mark.parametrize("targets", TARGETS)
 def test_it_trains_as_one_process_does(targets, cell, must_train_alike) -> None:
-    must_train_alike(SPREAD[cell], WIDE, method="qlora", lora=lora(targets))
+    must_train_alike(SPREAD[cell], WIDE, method="qlora", lora=TARGETS[targets])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", ["fsdp(2) x ep(2)", "ddp(2) x ep(2), recompute", "fsdp(4) x ep(2)"])
 @pytest.mark.parametrize("targets", TARGETS)
 def test_experts_that_are_dealt_among_ranks_are_quantised_there(targets, cell, must_train_alike) -> None:
-    must_train_alike(DEALT[cell], WIDE, method="qlora", lora=lora(targets))
+    must_train_alike(DEALT[cell], WIDE, method="qlora", lora=TARGETS[targets])
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")  # as PEFT made them
 @pytest.mark.parametrize("targets", TARGETS)
 def test_one_process_has_the_losses_of_transformers_with_the_documented_loader(targets, make_job, tmp_path) -> None:
-    job = make_job(WIDE, method="qlora", lora=lora(targets), train={"max_steps": 3, "learning_rate": 0.01})
+    job = make_job(WIDE, method="qlora", lora=TARGETS[targets], train={"max_steps": 3, "learning_rate": 0.01})
     final, _, loss = finish(job, tmp_path, CELLS["fsdp(2)"])
     assert json.loads((final / "quantization_config.json").read_text())["quantize_experts"]
     model = adapted(Path(job.model), final)
@@ -76,7 +75,7 @@ def _documented() -> str:
 def test_the_documented_loader_is_that_of_the_card_and_is_short(make_job, tmp_path) -> None:
     assert EXPERTS_LOADER in _documented()
     assert len([line for line in _documented().splitlines() if line]) <= 15
-    job = make_job(WIDE, method="qlora", lora=lora("attention"), train={"max_steps": 1})
+    job = make_job(WIDE, method="qlora", lora=TARGETS["attention"], train={"max_steps": 1})
     final, *_ = finish(job, tmp_path, spread())
     code = re.search(r"```python\n(.*?)```", (final / "README.md").read_text(), re.S)
     assert code is not None
@@ -88,7 +87,7 @@ def test_the_documented_loader_is_that_of_the_card_and_is_short(make_job, tmp_pa
 @pytest.mark.parametrize("cell", ["single", "fsdp(3), uneven", "tp(2)", "fsdp(4) x ep(2)"])
 def test_ranks_hold_of_quantised_experts_what_is_forecast(cell, make_job, tmp_path) -> None:
     chosen = (SPREAD | DEALT | {"single": spread()})[cell]
-    job = make_job(WIDE, method="qlora", lora=lora("attention"), train={"max_steps": 1})
+    job = make_job(WIDE, method="qlora", lora=TARGETS["attention"], train={"max_steps": 1})
     must_be_forecast(job, replace(chosen, optimizer="adamw"), tmp_path)
 
 
@@ -112,5 +111,5 @@ def _kept_stacks(run: RunDirectory) -> int:
 @pytest.mark.parametrize(("quantised", "kept"), [(False, 4), (True, 0)])
 def test_autograd_keeps_bytes_of_experts_and_not_what_is_written_out(quantised, kept, make_job, tmp_path) -> None:
     train = {"max_steps": 1, "quantize_experts": quantised}
-    job = make_job(WIDE, method="qlora", lora=lora("attention"), train=train)
+    job = make_job(WIDE, method="qlora", lora=TARGETS["attention"], train=train)
     assert run_world(1, _kept_stacks, prepare_cell(job, tmp_path)) == [kept]

@@ -12,7 +12,7 @@ from shardwise.models.load import read_config
 from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.layout.axes import Layout
 from shardwise.train import merging
-from tests.dist.cells import OPTIMIZERS, prepare_cell, spread, train_and_save
+from tests.dist.cells import OPTIMIZERS, spread
 from tests.dist.compare import TOLERANCE, apart
 from tests.dist.worlds import run_world, said_by
 
@@ -27,16 +27,13 @@ LAYOUTS = {"cp": Layout(cp=2), "tp": Layout(tp=2), "pp": Layout(pp=2), "fsdp x c
 
 
 @pytest.mark.parametrize("kind", SCALINGS)
-def test_a_run_computes_as_transformers_does_with_the_same_configuration(kind, make_job, models, tmp_path) -> None:
+def test_a_run_computes_as_transformers_does_with_the_same_configuration(kind, trained, models) -> None:
     """Logits of `final/` are those of plain transformers with rope_parameters set by hand."""
-    job = make_job("untied", rope_scaling=SCALINGS[kind], train={"max_steps": 1, "learning_rate": 1e-9})
-    run = prepare_cell(job, tmp_path / "run")
-    run_world(1, train_and_save, run, spread())
-    config = AutoConfig.from_pretrained(models["untied"])
-    own, stated = config.rope_parameters, dict(SCALINGS[kind])
-    stated["rope_type"] = kind
-    stated.pop("type", None)
-    by_hand = {"rope_theta": own["rope_theta"], **stated}
+    train = {"max_steps": 1, "learning_rate": 1e-9}
+    run = trained("untied", method="full", rope_scaling=SCALINGS[kind], train=train)
+    own = AutoConfig.from_pretrained(models["untied"]).rope_parameters
+    stated = {key: value for key, value in SCALINGS[kind].items() if key != "type"}
+    by_hand = {"rope_theta": own["rope_theta"], **stated, "rope_type": kind}
     plain: Any = AutoModelForCausalLM.from_pretrained(models["untied"], rope_parameters=by_hand)
     untouched: Any = AutoModelForCausalLM.from_pretrained(models["untied"])
     loaded: Any = AutoModelForCausalLM.from_pretrained(run.final)
@@ -59,10 +56,8 @@ def test_layouts_train_with_it_as_one_process_does(method, layout, single, make_
     assert max(apart(other.weights[name], weight) for name, weight in expected.weights.items()) > 100 * TOLERANCE
 
 
-def test_an_adapter_is_merged_with_it_and_its_card_says_how_it_is_used(make_job, models, tmp_path) -> None:
-    train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0}
-    run = prepare_cell(make_job("untied", method="lora", rope_scaling=SCALINGS["yarn"], train=train), tmp_path / "run")
-    run_world(1, train_and_save, run, spread())
+def test_an_adapter_is_merged_with_it_and_its_card_says_how_it_is_used(trained, models) -> None:
+    run = trained("untied", rope_scaling=SCALINGS["yarn"])
     run_world(1, merging.merge, str(run.root), str(run.merged), None, False)
     merged: Any = AutoModelForCausalLM.from_pretrained(run.merged)
     assert merged.config.rope_parameters["factor"] == 4.0

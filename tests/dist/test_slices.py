@@ -21,25 +21,11 @@ from shardwise.spec.support.splits import PLANNED_STAGES, TENSOR_FAMILIES
 from shardwise.train.cross_entropy import IGNORED, Targets
 from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES
-from tests.dist.worlds import installed, run_world
+from tests.dist.worlds import SMALL, installed, run_world
 
 #: Odd where tensor parallelism allows it: 97 tokens go to 2 ranks as 49 and 48.
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 80,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 128,
-    "sliding_window": 8,
-    "pad_token_id": 2,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "attention_dropout": 0.0,
-    "residual_dropout": 0.0,
-}
+TOY = SMALL | {"vocab_size": 97, "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8}
+TOY |= {"pad_token_id": 2, "bos_token_id": 0, "eos_token_id": 1, "attention_dropout": 0.0, "residual_dropout": 0.0}
 
 #: Mixtures, and configurations that want more than this toy says, are in test_families.py.
 DENSE = installed([family for family in TENSOR_FAMILIES if FAMILIES[family].experts is None])
@@ -56,7 +42,7 @@ SCALED: dict[str, dict[str, Any]] = {"granite": {"embedding_multiplier": 3.0}}
 def toy(family: str, **changes: Any) -> nn.Module:
     """A random model whose norms and biases are not what they start as."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, **{**SMALL, **changes})
+    config = AutoConfig.for_model(family, **{**TOY, **changes})
     model: nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     for parameter in model.parameters():
         if parameter.ndim == 1:

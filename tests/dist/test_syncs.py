@@ -73,8 +73,8 @@ class Device(TorchDispatchMode):
         made = operator(*args, **(kwargs or {}))
         self.computes = False
         if mine:
-            written = [a for a, one in zip(args, operator._schema.arguments, strict=False) if _is_written(one)]
-            self.hold((made, written))
+            aliased = [(a, one.alias_info) for a, one in zip(args, operator._schema.arguments, strict=False)]
+            self.hold((made, [a for a, alias in aliased if alias is not None and alias.is_write]))
         return made
 
 
@@ -97,10 +97,6 @@ def _plain(tensors: Any) -> Iterator[torch.Tensor]:
     for leaf in tree_leaves(tensors):
         if isinstance(leaf, torch.Tensor):
             yield local_part(leaf)
-
-
-def _is_written(argument: Any) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -16,8 +17,6 @@ from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
 from tests.dist.compare import TOLERANCE
-
-STEPS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +32,9 @@ def verified(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFact
     root = tmp_path_factory.mktemp("verified")
     job = make_job("bfloat16", train={"precision": "mixed"}, hardware="cpu:2", output_dir=str(root))
     updates: list[object] = []
-    patch = pytest.MonkeyPatch()
-    patch.setenv("OMP_NUM_THREADS", "1")
-    parity = api.verify(job, layouts=["fsdp"], steps=STEPS, on_update=updates.append)
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        parity = api.verify(job, layouts=["fsdp"], steps=5, on_update=updates.append)
     return Verified(parity=parity, folder=root / "verify", updates=updates)
 
 
@@ -69,8 +67,8 @@ def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_d
 
 #: A worker whose AdamW forgets faster, in one matrix and wherever there are peers.
 FAULTY = """
-import os, sys
-from shardwise.train import build, worker
+import os
+from shardwise.train import build
 
 build_optimizer = build.build_optimizer
 
@@ -88,9 +86,6 @@ def faulty(parameters, **options):
     return optimizer
 
 build.build_optimizer = faulty
-from shardwise.programs import worker as program
-
-program.end_process(program.main())
 """
 
 
@@ -146,16 +141,12 @@ def test_one_element_of_one_saved_tensor_is_caught(verified, tmp_path) -> None:
     weights["model.layers.1.mlp.up_proj.weight"][0, 0] += 1e-3
     save_file(weights, file)
     figures = {"reference": read_metrics(reference), "found": read_metrics(source), "tolerance": TOLERANCE}
-    none, first = (
-        agreement(
-            "fsdp-2",
-            processes=2,
-            run=str(run.root),
-            weights=weights_difference(reference.final, run.final, tolerance=TOLERANCE),
-            **figures,
-        ).first
-        for run in (source, spoiled)
-    )
-    assert none is None
+
+    def first_difference(run: RunDirectory) -> Any:
+        weights = weights_difference(reference.final, run.final, tolerance=TOLERANCE)
+        return agreement("fsdp-2", processes=2, run=str(run.root), weights=weights, **figures).first
+
+    assert first_difference(source) is None
+    first = first_difference(spoiled)
     assert (first.step, first.figure) == (None, "weights")
     assert first.detail.startswith("model.layers.1.mlp.up_proj.weight differs by ")

@@ -1,9 +1,5 @@
-"""Machines on one box: a network namespace each, with a hostname and /etc/hosts of its own, and a
-cable to one switch.
-
-As on Debian's and Ubuntu's images, a machine finds its own name at 127.0.1.1, and the others by
-their addresses.
-"""
+"""Machines on one box: a network namespace each, with names and /etc/hosts of its own and a cable
+to one switch. As on Debian's images, a machine finds its own name at 127.0.1.1."""
 
 import json
 import os

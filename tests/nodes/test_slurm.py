@@ -1,8 +1,5 @@
-"""Batch scripts on a real Slurm: a job trains, is pre-empted, requeued, and goes on; a task may see
-one GPU of several.
-
-The scripts are that of docs/howto/nodes.md, and what `export` writes for a plan.
-"""
+"""The batch scripts of docs/howto/nodes.md and of `export` on a real Slurm: a job is pre-empted,
+requeued, and goes on; a task may see one GPU of several."""
 
 import json
 import re

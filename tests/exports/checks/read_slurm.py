@@ -38,9 +38,7 @@ def main() -> None:
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     if libraries:
         environment["LD_LIBRARY_PATH"] = f"{libraries}:{libraries.parent}"
-    print(
-        subprocess.run([found, "--version"], env=environment, capture_output=True, text=True, check=True).stdout.strip()
-    )
+    subprocess.run([found, "--version"], env=environment, check=True)
     for case in map(Path, sys.argv[1:]):
         read(found, case, environment)
 

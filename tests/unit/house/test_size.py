@@ -30,7 +30,7 @@ CEILINGS = {
     "train": 9280,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51435, 34115
+ALL, ALL_TESTS = 51435, 33960
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than
 #: `COLUMNS`: to become fewer.
