@@ -109,10 +109,10 @@ FULL = OSError(28, "No space left on device")
     ("chosen", "finish", "fails", "words"),
     [
         pytest.param(FSDP, _finish_without_memory, (0, 1), "OutOfMemoryError: CUDA out of memory", id="memory"),
-        pytest.param(execution(), _finish_without_memory, (0,), "OutOfMemoryError: CUDA out of memory", id="alone"),
-        pytest.param(FSDP, _finish, FULL, "No space left on device: ", id="disk", marks=CI),
+        pytest.param(execution(), _finish_without_memory, (0,), "OutOfMemoryError: CUDA", id="alone", marks=CI),
+        pytest.param(FSDP, _finish, FULL, "No space left on device: ", id="disk"),
         # As from transformers or PEFT.
-        pytest.param(FSDP, _finish, KeyError("rope_theta"), "KeyError: 'rope_theta'", id="library"),
+        pytest.param(FSDP, _finish, KeyError("rope_theta"), "KeyError: 'rope_theta'", id="library", marks=CI),
     ],
 )
 def test_what_was_trained_is_kept_where_final_cannot_be_written(
