@@ -10,7 +10,7 @@ import pytest
 
 from tests.dist.programs import TORCHRUN, printed
 
-FOLDER = Path(__file__).parents[2] / "examples" / "loop"
+FOLDER = Path(__file__).parents[3] / "examples" / "loop"
 KINDS = ("plain", "trainer", "fabric")
 _LOSS = re.compile(r"(?:^|')loss(?:': '| )(\d+\.\d+)", re.MULTILINE)
 

@@ -16,7 +16,7 @@ from shardwise.parallel.recompute import apply_recompute
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Recompute
 from tests.dist.cells import OPTIMIZERS, spread, train_cell
-from tests.dist.test_slices import gradients, must_have_the_same, slice_toy, toy, train_once
+from tests.dist.parity.test_slices import gradients, must_have_the_same, slice_toy, toy, train_once
 from tests.dist.worlds import run_world
 
 RATE = 0.25

@@ -17,7 +17,7 @@ from shardwise.spec.run import RunDirectory
 from shardwise.train.saving.export import gathered
 from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, move, prepare_cell, spread, train_cell
 from tests.dist.compare import must_be_the_same
-from tests.dist.test_final import adapted, finish, loss_of
+from tests.dist.saved.test_final import adapted, finish, loss_of
 from tests.dist.worlds import run_world
 
 #: PEFT warns of merging such an adapter, which is not done here.

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from shardwise.spec.job.keys import Job
 from tests.dist.cells import execution, train_cell
 from tests.dist.compare import relative
-from tests.dist.test_preferences import rows_of
+from tests.dist.parity.test_preferences import rows_of
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,7 +9,7 @@ from tools.families import SHOWN, TABLE, page
 
 from tests.dist.cells import LAYOUTS, spread
 from tests.dist.every_family import make_rows, put
-from tests.dist.test_memory import must_be_forecast
+from tests.dist.memory.test_memory import must_be_forecast
 from tests.dist.worlds import installed, run_world
 from tests.marks import rare_but_first
 

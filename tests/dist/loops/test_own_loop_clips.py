@@ -18,7 +18,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.train.guards.checks import GuardError
 from tests.dist import cells
 from tests.dist.compare import TOLERANCE, relative
-from tests.dist.test_own_loop import batches, lora, model_of, must_be_saved_the_same
+from tests.dist.loops.test_own_loop import batches, lora, model_of, must_be_saved_the_same
 from tests.dist.worlds import run_world, said_by, toy_model
 
 #: To which gradients are clipped: less than any norm here.

@@ -14,9 +14,9 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.saving.card import EXPERTS_LOADER
 from tests.dist.cells import composed, prepare_cell, spread
-from tests.dist.test_experts import CELLS, DEALT
-from tests.dist.test_final import adapted, finish, loss_of
-from tests.dist.test_memory import must_be_forecast
+from tests.dist.memory.test_memory import must_be_forecast
+from tests.dist.models.test_experts import CELLS, DEALT
+from tests.dist.saved.test_final import adapted, finish, loss_of
 from tests.dist.worlds import run_world
 
 pytest.importorskip("bitsandbytes", reason="the optional extra `qlora` is not installed")
@@ -68,7 +68,7 @@ def test_one_process_has_the_losses_of_transformers_with_the_documented_loader(t
 
 
 def _documented() -> str:
-    page = (Path(__file__).parents[2] / "docs/howto/adapter.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/howto/adapter.md").read_text()
     return next(code for code in re.findall(r"```python\n(.*?)```", page, re.S) if "def put_experts" in code)
 
 

@@ -14,8 +14,8 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, move, prepare_cell, spread, train_rank
 from tests.dist.compare import TOLERANCE, relative
-from tests.dist.test_final import adapted, finish, loss_of, must_load
-from tests.dist.test_memory import must_be_forecast
+from tests.dist.memory.test_memory import must_be_forecast
+from tests.dist.saved.test_final import adapted, finish, loss_of, must_load
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import run_world, said_by
 from tests.marks import CI

@@ -13,7 +13,7 @@ import shardwise
 from shardwise.errors import UnsupportedError
 from shardwise.train.own_loop import hugging_face as honoured
 from tests.dist.compare import TOLERANCE, relative
-from tests.dist.test_own_loop import EPSILON, lora, model_of, must_be_saved_the_same
+from tests.dist.loops.test_own_loop import EPSILON, lora, model_of, must_be_saved_the_same
 from tests.dist.worlds import run_world, said_by, toy_model
 
 #: As people write them.

@@ -20,7 +20,7 @@ from shardwise.train.merging import merge
 from tests.dist.cells import digest, execution, prepare_cell, spread, train_and_save
 from tests.dist.compare import relative
 from tests.dist.reference import reference_losses
-from tests.dist.test_final import finish, loss_of
+from tests.dist.saved.test_final import finish, loss_of
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import correct_routers, installed, run_world, said_by
 

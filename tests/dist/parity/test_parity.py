@@ -12,7 +12,7 @@ from shardwise.spec.layout.execution import Attention, Execution
 from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, ZERO2, digest, execution, move, spread, train_cell
 from tests.dist.compare import TOLERANCE, must_equal, must_record_the_same, relative
 from tests.dist.reference import reference_losses
-from tests.dist.test_checkpoints import DORA
+from tests.dist.saved.test_checkpoints import DORA
 
 #: Parameters of two of the toys' blocks: more than those of one, with adapters or without.
 TWO_BLOCKS, ALL_BLOCKS = 15_000, 10**9

@@ -16,7 +16,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import ZERO2, composed, planned, prepare_cell, spread
-from tests.dist.test_parity import ALL_BLOCKS, TWO_BLOCKS
+from tests.dist.parity.test_parity import ALL_BLOCKS, TWO_BLOCKS
 from tests.dist.worlds import run_world
 
 

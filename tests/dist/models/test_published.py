@@ -18,8 +18,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import OPTIMIZERS, spread, train_cell
 from tests.dist.compare import must_equal
-from tests.dist.test_final import finish, loss_of
-from tests.dist.test_merge_and_chat import merged
+from tests.dist.saved.test_final import finish, loss_of
+from tests.dist.saved.test_merge_and_chat import merged
 from tests.publishing import publish_fp8
 
 #: Blocks of 12 or 16 elements go over the ends of slices and shards.

@@ -23,7 +23,7 @@ from tests.dist.cells import (
     train_on,
 )
 from tests.dist.compare import must_be_the_same, relative
-from tests.dist.test_memory import must_be_forecast
+from tests.dist.memory.test_memory import must_be_forecast
 from tests.dist.worlds import run_world, said_by
 
 CELLS = {
