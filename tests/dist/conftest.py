@@ -23,18 +23,15 @@ from tests.dist.worlds import add_tokenizer, run_world, toy_model
 from tests.pairwise import processes
 from tests.warm.shim import KIND
 
-#: Cells of more processes are left to `make test-all` where they are not `core`.
-MANY_PROCESSES = 2
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All start processes; of a table `make test` runs one cell and the `core` ones."""
+    """All start processes; of a table `make test` runs a cell, of two at most, and the `core` ones."""
     tables: dict[str, list[pytest.Item]] = {}
     for item in items:
         if "tests/dist" in str(item.path):
             item.add_marker(pytest.mark.dist)
             if item.get_closest_marker("core") is None:
-                if processes(item) > MANY_PROCESSES or item.get_closest_marker("rare") is not None:
+                if processes(item) > 2 or item.get_closest_marker("rare") is not None:
                     item.add_marker(pytest.mark.slow)
                 if item.get_closest_marker("slow") is None:
                     tables.setdefault(item.nodeid.partition("[")[0], []).append(item)

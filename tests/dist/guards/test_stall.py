@@ -87,7 +87,7 @@ def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., Any]:
         job = make_job(output_dir=str(tmp_path / "run"), hardware="cpu:2", layout="fsdp", **keys)
         (tmp_path / "job.yaml").write_text(json.dumps(job.to_json()))
         path = os.pathsep.join([str(tmp_path), *sys.path])
-        stated = {} if seconds is None else {"SHARDWISE_STALL_SECONDS": str(seconds)}
+        stated: dict[str, Any] = {} if seconds is None else {"SHARDWISE_STALL_SECONDS": str(seconds)}
         words = (*(programs.TORCHRUN if torchrun else ()), tmp_path / "train.py", tmp_path / "job.yaml")
         return programs.start(*words, PYTHONPATH=path, **stated)
 

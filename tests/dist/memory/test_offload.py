@@ -14,37 +14,25 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.guards.read_back import read_back_places
-from tests.dist.cells import (
-    OPTIMIZERS,
-    PAIRS,
-    ZERO1,
-    ZERO2,
-    composed,
-    execution,
-    forecast_holdings,
-    move,
-    prepare_cell,
-    spread,
-    train_cell,
-    train_on,
-)
+from tests.dist import cells
+from tests.dist.cells import composed, forecast_holdings, move, prepare_cell, spread, train_cell, train_on
 from tests.dist.compare import must_be_the_same, must_record_the_same
 from tests.dist.worlds import run_world, said_by
 
 FSDP, HSDP = Layout(dp_shard=2), Layout(dp_replicate=2, dp_shard=2)
-ZERO1_OF_3 = Layout(dp_shard=3, **ZERO1)
+ZERO1_OF_3 = Layout(dp_shard=3, **cells.ZERO1)
 
 CELLS: dict[str, Execution] = {
     "optimizer, single": spread(offload="optimizer"),
     "optimizer, ddp(2)": spread(Layout(dp_replicate=2), offload="optimizer"),
     "optimizer, zero1(3), uneven": spread(ZERO1_OF_3, micros=2, offload="optimizer"),
-    "optimizer, zero1(2) x tp(2)": spread(Layout(dp_shard=2, tp=2, **ZERO1), offload="optimizer"),
+    "optimizer, zero1(2) x tp(2)": spread(Layout(dp_shard=2, tp=2, **cells.ZERO1), offload="optimizer"),
     "optimizer, fsdp(2)": spread(FSDP, offload="optimizer"),
     "optimizer, 1f1b(2)": spread(Layout(pp=2), micros=2, offload="optimizer"),
     "parameters, single, accumulation 2": spread(micros=2, offload="parameters"),
     "parameters, ddp(2)": spread(Layout(dp_replicate=2), offload="parameters"),
     "parameters, fsdp(2), accumulation 2": spread(FSDP, micros=2, offload="parameters"),
-    "parameters, zero2(2)": spread(Layout(dp_shard=2, **ZERO2), offload="parameters"),
+    "parameters, zero2(2)": spread(Layout(dp_shard=2, **cells.ZERO2), offload="parameters"),
     "parameters, hsdp(2 x 2)": spread(HSDP, offload="parameters"),
     "parameters, tp(2)": spread(Layout(tp=2), offload="parameters"),
     "parameters, fsdp(2) x 1f1b(2)": spread(Layout(pp=2, dp_shard=2), micros=2, offload="parameters"),
@@ -54,9 +42,9 @@ CELLS: dict[str, Execution] = {
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize(("method", "model"), PAIRS)
+@pytest.mark.parametrize(("method", "model"), cells.PAIRS)
 def test_offload_trains_as_one_process_does(method, model, cell, single, make_job, tmp_path) -> None:
-    job = make_job(model, method=method, train=OPTIMIZERS["adamw"])
+    job = make_job(model, method=method, train=cells.OPTIMIZERS["adamw"])
     expected, found = single(job), train_cell(job, tmp_path, CELLS[cell])[0]
     must_record_the_same(expected, found)
     if CELLS[cell].layout.pp == 1:
@@ -80,7 +68,7 @@ def _places(run: RunDirectory, chosen: Execution, pretend: Execution, device: st
     ],
 )
 def test_an_offload_that_is_not_what_runs_stops_the_run(chosen, pretend, device, sentence, make_job, tmp_path) -> None:
-    one, other = (execution(offload=offload) for offload in (chosen, pretend))
+    one, other = (spread(offload=offload) for offload in (chosen, pretend))
     said = run_world(1, _places, prepare_cell(make_job(), tmp_path), one, other, device)[0]
     assert sentence in said
     assert "What was asked is not what runs" in said
@@ -90,7 +78,7 @@ def test_states_that_lie_elsewhere_stop_the_first_step() -> None:
     weight = torch.nn.Parameter(torch.ones(2, 2))
     optimizer = torch.optim.AdamW([weight])
     named = [("weight", weight)]
-    steps, asked = Stepped(detours=(LocalParts(named),)), {"execution": execution(), "device": torch.device("cpu")}
+    steps, asked = Stepped(detours=(LocalParts(named),)), {"execution": spread(), "device": torch.device("cpu")}
     read_back_places(optimizer, named, steps, **asked)
     weight.grad = torch.ones(2, 2)
     optimizer.step()
@@ -133,7 +121,7 @@ BOTH += [(layout, "parameters") for layout in (Layout(dp_shard=2, tp=2), Layout(
 @pytest.mark.parametrize(("layout", "offload"), BOTH)
 @pytest.mark.parametrize(("method", "precision"), [("full", "fp32"), ("lora", "mixed")])
 def test_what_stays_on_a_gpu_is_forecast_exactly(method, precision, layout, offload, make_job, tmp_path) -> None:
-    chosen = execution(layout, offload=offload, precision=precision, micro_batch_size=2)
+    chosen = spread(layout, offload=offload, precision=precision)
     job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision})
     forecast = forecast_holdings(job, chosen, hardware=f"{layout.world_size}x H100-SXM")
     ranks = run_world(layout.world_size, _roles, prepare_cell(job, tmp_path), chosen)

@@ -46,7 +46,7 @@ def _cell(
 ) -> tuple[RunDirectory, Job, Execution]:
     """A prepared run of two steps, whose rows are all as long as they may be."""
     (method, options), ranks = KINDS[kind], LAYOUTS[layout].data_world_size
-    sizes = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 4, "max_position_embeddings": 256}
+    sizes = dict[str, Any](hidden_size=256, intermediate_size=384, num_hidden_layers=4, max_position_embeddings=256)
     model = toy_model(tmp_path / "model", vocab_size=512, **sizes)
     chosen = execution(LAYOUTS[layout], micro_batch_size=size, gradient_accumulation_steps=2, **options)
     rows = 2 * size * ranks
@@ -147,7 +147,7 @@ PARTS = [(packing, mlp, 2) for packing in (False, True) for mlp in ("full", "chu
 @pytest.mark.parametrize(("packing", "mlp", "kv_heads"), [(False, "chunked", 4), *PARTS])
 def test_parts_of_rows_are_rehearsed_and_forecast_alike(packing, mlp, kv_heads, make_job, tmp_path) -> None:
     """A rank of two, each with half of 8,192 positions."""
-    sizes = {"hidden_size": 256, "intermediate_size": 688, "max_position_embeddings": 8192}
+    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 688, "max_position_embeddings": 8192}
     model = toy_model(tmp_path / "model", vocab_size=256, num_key_value_heads=kv_heads, **sizes)
     chosen = execution(Layout(cp=2), micro_batch_size=1, precision="bf16", gradient_checkpointing="full", mlp=mlp)
     train = {"global_batch_size": 1, "max_steps": 2, "precision": "bf16", "save_steps": 0}

@@ -66,7 +66,7 @@ def exported(ours: Ours, folder: Path, to: str, **changes: Any) -> list[str]:
     return shlex.split(made.run[0])
 
 
-def started(command: list[str], folder: Path, **environment: str) -> str:
+def started(command: list[str], folder: Path, **environment: Any) -> str:
     """Runs a command of an export where its files are; what it said."""
     program, *rest = command
     module = {"torchrun": ["torch.distributed.run"], "accelerate": ["accelerate.commands.launch"]}[program]
