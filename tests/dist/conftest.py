@@ -25,12 +25,13 @@ from tests.warm.shim import KIND
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All start processes; of a table `make test` runs a cell, of two at most, and the `core` ones."""
+    """All start processes; of a table `make test` runs one cell and the `core` ones."""
     tables: dict[str, list[pytest.Item]] = {}
     for item in items:
         if "tests/dist" in str(item.path):
             item.add_marker(pytest.mark.dist)
             if item.get_closest_marker("core") is None:
+                # Two cores take turns for more than two processes.
                 if processes(item) > 2 or item.get_closest_marker("rare") is not None:
                     item.add_marker(pytest.mark.slow)
                 if item.get_closest_marker("slow") is None:

@@ -30,11 +30,11 @@ CEILINGS = {
     "train": 9280,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51435, 33940
+ALL, ALL_TESTS = 51435, 33945
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than
 #: `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 6, 1
+COLUMNS, LONG, LONG_OF_TESTS = 100, 6, 0
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs`
 #: counts what a file of `parallel` runs, and `programs` start what is called so.
