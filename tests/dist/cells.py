@@ -47,9 +47,15 @@ class Trained:
         return [record[key] for record in self.metrics]
 
 
+def job_on(model: Path | str, *, method: str, data: dict[str, Any], train: dict[str, Any], **other: Any) -> Job:
+    """A job of global batches of 8 rows in float32, with small adapters for LoRA."""
+    usual = {"lora": {"r": 4, "lora_alpha": 8}} if method == "lora" else {}
+    train = {"global_batch_size": 8, "precision": "fp32", **train}
+    return job_from_data({"model": str(model), "method": method, "data": data, "train": train, **usual, **other})
+
+
 def prepare_cell(job: Job, root: Path) -> RunDirectory:
-    """A run directory with its data prepared, as `shardwise train` leaves it before workers
-    start."""
+    """A run directory with its data prepared, as workers find it."""
     run = RunDirectory(root)
     root.mkdir(parents=True, exist_ok=True)
     write_json(run.resolved, job.to_json())
@@ -64,8 +70,7 @@ def execution(layout: Layout | None = None, **options: Any) -> Execution:
 
 
 def spread(layout: Layout | None = None, *, micros: int = 1, **options: Any) -> Execution:
-    """A global batch of 8 rows over a layout, in so many micro-batches for each rank; in
-    float32."""
+    """A global batch of 8 rows over a layout, in micro-batches for each rank; in float32."""
     ranks = layout.data_world_size if layout else 1
     size = -(-8 // (ranks * micros))
     return execution(layout, micro_batch_size=size, gradient_accumulation_steps=micros, **options)
@@ -129,13 +134,8 @@ def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
     model, inventory = built.model, take_inventory(built.job, built.model.shape)
     check_layout(built.world, model.parameters, ownership=model.ownership, elements=model.elements)
     check_trained(built.world, model.parameters, ownership=model.ownership, planned=inventory.trained_elements)
-    seen = [
-        sample
-        for batch in built.batches.from_(0)
-        for micro in batch.micro_batches
-        for sample in micro.sample_ids
-        if sample >= 0
-    ]
+    micros = [micro for batch in built.batches.from_(0) for micro in batch.micro_batches]
+    seen = [sample for micro in micros for sample in micro.sample_ids if sample >= 0]
     train_on(run, built)
     return outcome(run, built, seen=seen)
 
@@ -144,6 +144,11 @@ def train_and_save(run: RunDirectory, chosen: Execution) -> None:
     """Trains to the end and writes `final/`."""
     built = composed(run, chosen)
     train_on(run, built)
+    save(run, built)
+
+
+def save(run: RunDirectory, built: Build) -> None:
+    """Writes `final/`."""
     save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
 
 
@@ -202,68 +207,6 @@ def train_cell(job: Job, root: Path, chosen: Execution) -> list[Trained]:
     """Prepares and trains a cell; the result of each rank."""
     run = prepare_cell(job, root)
     return run_world(chosen.layout.world_size, train_rank, run, chosen)
-
-
-def relative(one: list[float], other: list[float]) -> float:
-    """The largest relative difference of two series."""
-    assert len(one) == len(other) > 0
-    return max(abs(a - b) / abs(a) for a, b in zip(one, other, strict=True))
-
-
-#: Loss and gradient norm of every step, relative to one process. Frameworks agree with a plain loop
-#: to 5e-6.
-TOLERANCE = 1e-5
-
-
-def apart(expected: torch.Tensor, found: torch.Tensor) -> float:
-    """How far a tensor lies from another, relative to that one's norm: an adapter's B is next to
-    nothing after a few steps, and as wrong as anything where it differs by a share of that."""
-    whole = float((expected.double() - found.double()).norm())
-    return whole / (float(expected.double().norm()) or 1.0)
-
-
-#: What rounding makes, in some dozens of steps, of a weight that starts at zero and has no
-#: gradient.
-ROUNDING = 1e-9
-
-
-def must_record_the_same(expected: Trained, found: Trained) -> None:
-    """The figures of every step."""
-    assert len(found.metrics) == len(expected.metrics) > 0
-    for near in ("loss", "grad_norm"):
-        assert relative(expected.series(near), found.series(near)) <= TOLERANCE, near
-    for exact in ("step", "epoch", "learning_rate", "tokens", "trained_tokens"):
-        assert found.series(exact) == expected.series(exact), exact
-
-
-def must_equal(expected: Trained, ranks: list[Trained], *, without_gradient: str | None = None) -> None:
-    """What was trained: figures of every step, final weights, frozen bytes; the same weights on all
-    ranks. `without_gradient`: how names of weights end that are zero but for rounding, and stay
-    so."""
-    must_record_the_same(expected, ranks[0])
-    held = {name: weight for rank in ranks for name, weight in rank.weights.items()}
-    assert held.keys() == expected.weights.keys()
-    kept = {name: bits for rank in ranks for name, bits in rank.frozen.items()}
-    assert expected.frozen.items() <= kept.items()
-    assert {*kept.values()} == {*expected.frozen.values()}, "a tied weight may have its other name in the last stage"
-    for rank in ranks:
-        assert rank.frozen.items() <= kept.items(), "ranks hold different frozen weights"
-        for name, weight in rank.weights.items():
-            if without_gradient is not None and name.endswith(without_gradient):
-                assert max(float(expected.weights[name].abs().max()), float(weight.abs().max())) <= ROUNDING, name
-            else:
-                assert apart(expected.weights[name], weight) <= TOLERANCE, name
-            assert torch.allclose(weight, expected.weights[name], rtol=1e-5, atol=1e-6), name
-            assert torch.equal(weight, held[name]), f"ranks hold different {name}"
-
-
-def must_be_the_same(expected: list[Trained], found: list[Trained]) -> None:
-    """To the last bit, rank by rank: figures of every step and weights."""
-    for one, other in zip(expected, found, strict=True):
-        for figure in ("loss", "grad_norm", "learning_rate"):
-            assert [*map(repr, other.series(figure))] == [*map(repr, one.series(figure))], figure
-        assert other.weights.keys() == one.weights.keys()
-        assert [name for name, weight in one.weights.items() if not torch.equal(other.weights[name], weight)] == []
 
 
 #: What a job says of each optimizer.

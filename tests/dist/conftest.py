@@ -14,20 +14,14 @@ import pytest
 import torch
 
 from shardwise import api
-from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import OPTIMIZERS, Trained, must_equal, spread, train_cell
-from tests.dist.worlds import add_tokenizer, toy_model
+from shardwise.spec.run import RunDirectory
+from tests.dist.cells import OPTIMIZERS, Trained, execution, job_on, prepare_cell, spread, train_and_save, train_cell
+from tests.dist.compare import must_equal
+from tests.dist.worlds import add_tokenizer, run_world, toy_model
 from tests.pairwise import processes
 from tests.warm.shim import KIND
-
-NUM_ROWS = 53
-NUM_EVAL_ROWS = 11
-
-#: Processes of a cell above which it is left to `make test-all`, where it is not `core`: two cores
-#: take turns for them.
-MANY_PROCESSES = 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,7 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "tests/dist" in str(item.path):
             item.add_marker(pytest.mark.dist)
             if item.get_closest_marker("core") is None:
-                if processes(item) > MANY_PROCESSES or item.get_closest_marker("rare") is not None:
+                # Two cores take turns for more than two processes.
+                if processes(item) > 2 or item.get_closest_marker("rare") is not None:
                     item.add_marker(pytest.mark.slow)
                 if item.get_closest_marker("slow") is None:
                     tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
@@ -55,7 +50,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     draw = random.Random(0)
     words = ["red", "green", "blue", "one", "two", "three", "four", "north", "south", "east", "west"]
     files: dict[str, Path] = {}
-    for name, count in (("train", NUM_ROWS), ("eval", NUM_EVAL_ROWS)):
+    for name, count in (("train", 53), ("eval", 11)):
         files[name] = folder / f"{name}.jsonl"
         with files[name].open("w") as file:
             for _ in range(count):
@@ -108,24 +103,10 @@ def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
     def make(
         model: str | Path = "untied", *, method: str = "full", data: Any = None, train: Any = None, **other: Any
     ) -> Job:
-        return job_from_data(
-            {
-                "model": str(models[model] if isinstance(model, str) else model),
-                "method": method,
-                "data": {"path": str(rows["train"]), "max_length": 96, **(data or {})},
-                "train": {
-                    "global_batch_size": 8,
-                    "max_steps": 20,
-                    "learning_rate": 5e-4,
-                    "lr_scheduler_type": "cosine",
-                    "warmup_steps": 3,
-                    "precision": "fp32",
-                    **(train or {}),
-                },
-                **({"lora": {"r": 4, "lora_alpha": 8}} if method == "lora" else {}),
-                **other,
-            }
-        )
+        folder = models[model] if isinstance(model, str) else model
+        steps = {"max_steps": 20, "learning_rate": 5e-4, "lr_scheduler_type": "cosine", "warmup_steps": 3}
+        asked = {"path": str(rows["train"]), "max_length": 96, **(data or {})}
+        return job_on(folder, data=asked, train={**steps, **(train or {})}, method=method, **other)
 
     return make
 
@@ -134,8 +115,7 @@ def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
 def project(
     make_job: Callable[..., Job], models: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Job]:
-    """Makes a job that names its model as people do, from the folder `project` in which it is
-    run."""
+    """Makes a job that names its model as people do, from the folder `project`."""
 
     def make(model: str, **job: Any) -> Job:
         shutil.copytree(models[model], tmp_path / "project/models/base")
@@ -184,12 +164,33 @@ def must_train_alike(
     return train
 
 
+#: The end of a program that is started in place of the worker.
+THEN_WORKS = """
+from shardwise.programs import worker as program
+
+program.end_process(program.main())
+"""
+
+
+@pytest.fixture
+def trained(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., RunDirectory]:
+    """Trains a job, by default an adapter, and saves its result."""
+
+    def make(model: str, *, precision: str = "fp32", **job: Any) -> RunDirectory:
+        train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0, "precision": precision}
+        run = prepare_cell(make_job(model, **{"method": "lora", "train": train, **job}), tmp_path / "run")
+        run_world(1, train_and_save, run, execution(precision=precision))
+        return run
+
+    return make
+
+
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., api.Programs]:
-    """Makes a program of a text, in place of the worker; `warm`: off a warm process."""
+    """Makes a worker that begins with a text; `warm`: off a warm process."""
 
     def made(text: str, *, warm: bool = True) -> api.Programs:
-        (tmp_path / "made_worker.py").write_text(text)
+        (tmp_path / "made_worker.py").write_text(text + THEN_WORKS)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         monkeypatch.setenv(KIND, "torch" if warm else "")

@@ -23,13 +23,13 @@ from shardwise.errors import InputError, UnsupportedError, said
 from shardwise.models.built.shape import built_shape, shape_of
 from shardwise.models.wrapper import find_inside
 from shardwise.plan.work.inventory import take_inventory
-from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import execution_refusals
-from tests.dist.cells import composed, outcome, prepare_cell, relative, spread, train_on
+from tests.dist.cells import LAYOUTS, composed, job_on, outcome, prepare_cell, spread, train_on
+from tests.dist.compare import relative
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import add_tokenizer, correct_routers, run_world
 
@@ -38,13 +38,7 @@ WAYS: dict[str, tuple[Layout, bool]] = {
     "single": (Layout(), False),
     "packed": (Layout(), True),
     "ddp": (Layout(dp_replicate=2), False),
-    "zero1": (Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False), False),
-    "zero2": (Layout(dp_shard=2, zero_stage=2, reshard_after_forward=False), False),
-    "fsdp": (Layout(dp_shard=2), False),
-    "mp": (Layout(pp=2, schedule="sequential"), False),
-    "pp": (Layout(pp=2), False),
-    "tp": (Layout(tp=2), False),
-    "cp": (Layout(cp=2), False),
+    **{name: (LAYOUTS[name], False) for name in ("zero1", "zero2", "fsdp", "mp", "pp", "tp", "cp")},
     "ep": (Layout(dp_shard=2, ep=2), False),
 }
 METHODS = ("full", "lora")
@@ -53,8 +47,7 @@ STEPS = 2
 
 #: Of a loss, and of a gradient norm, over a step's.
 SAME_FIGURE = 1e-5
-#: Of what steps did to a weight, or of a gradient, relative to it. Beside it what float32 rounds of
-#: the weight.
+#: Of what steps did to a weight, or of a gradient; and what float32 rounds of the weight.
 SAME_WEIGHT, ROUNDED = 1e-3, 4e-7
 
 
@@ -84,7 +77,9 @@ def put(family: str, root: Path, rows: Path, *, ways: tuple[str, ...]) -> dict[s
     except (InputError, UnsupportedError) as error:
         return {**found, "refused": _sentence(error, folder)}
     except Exception as error:  # noqa: BLE001 - a fault of ours is a line of the table too
-        return {**found, "refused": "failed: " + _last(error)}
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        return {**found, "refused": f"failed: {type(error).__name__}: {said(error)} ({where})"}
     found["planned"] = shape.num_parameters
     shardwise.train.model.shape_of = lambda name, **_: _shape(name)  # built once, and not for each way
     cells = _Cells(root=root, folder=folder, rows=rows)
@@ -135,7 +130,10 @@ class _Cells:
         layout, packed = WAYS[way]
         micros = 2 if layout.pp > 1 else 1
         chosen = spread(layout, micros=micros, optimizer="sgd", attn_implementation=self._kernel)
-        return _job(self._folder, self._rows, method=method, packed=packed), chosen
+        data = {"path": str(self._rows), "max_length": 64, "over_long": "truncate", "packing": packed}
+        train = {"max_steps": STEPS, "learning_rate": 0.1, "lr_scheduler_type": "constant"}
+        train |= {"optimizer": "sgd", "disable_dropout": True}
+        return job_on(self._folder, method=method, data=data, train=train), chosen
 
     def _told(self, found: Any, single: Any) -> str:
         if isinstance(found, UnsupportedError):
@@ -153,8 +151,7 @@ class _Cells:
 
 
 def _ran(size: int, work: Callable[..., Any], cells: list[tuple[RunDirectory, Execution]]) -> list[Any]:
-    """Of each cell what its ranks made, their refusal, or a sentence where they fail; all in one
-    world, or where one of them fails each in its own."""
+    """Of each cell what its ranks made, or why not; in one world, or else each in its own."""
     try:
         ranks = run_world(size, _each, work, cells) if cells else []
     except (AssertionError, EOFError) as error:
@@ -173,26 +170,6 @@ def _each(work: Callable[..., Any], cells: list[tuple[RunDirectory, Execution]])
         except UnsupportedError as error:
             answers.append(UnsupportedError(said(error)))
     return answers
-
-
-def _job(folder: Path, rows: Path, *, method: str, packed: bool) -> Job:
-    return job_from_data(
-        {
-            "model": str(folder),
-            "method": method,
-            "data": {"path": str(rows), "max_length": 64, "over_long": "truncate", "packing": packed},
-            "train": {
-                "global_batch_size": 8,
-                "max_steps": STEPS,
-                "learning_rate": 0.1,
-                "lr_scheduler_type": "constant",
-                "precision": "fp32",
-                "optimizer": "sgd",
-                "disable_dropout": True,
-            },
-            **({"lora": {"r": 4, "lora_alpha": 8}} if method == "lora" else {}),
-        }
-    )
 
 
 def _one(run: RunDirectory, chosen: Execution) -> tuple[str, Any]:
@@ -285,11 +262,6 @@ def unlike(expected: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
 def _far(expected: torch.Tensor, found: torch.Tensor, *, floor: float) -> bool:
     whole = float((expected.double() - found.double()).norm())
     return not whole <= SAME_WEIGHT * float(expected.double().norm()) + floor
-
-
-def _last(error: BaseException) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {said(error)} ({Path(frame.filename).name}:{frame.lineno})"
 
 
 def _sentence(error: BaseException, folder: Path) -> str:

@@ -1,5 +1,4 @@
-"""A plain PyTorch loop over the same rows, written without anything of ours but the reader of
-prepared samples."""
+"""A plain PyTorch loop over the same rows, with nothing of ours but the reader of samples."""
 
 import json
 from pathlib import Path

@@ -15,14 +15,12 @@ VOCABULARY = 336
 #: Blocks of a tiny model, unless a list of kinds of blocks needs more of them to have one of each.
 LAYERS = 4
 
-#: Patterns of whole keys of a configuration, and the number that they get; the first that matches
-#: counts.
+#: Patterns of whole keys, and the number that they get; the first that matches counts.
 _SIZES: tuple[tuple[str, int], ...] = (
     (r"(num_hidden_layers|n_layers?|num_layers|(num_)?(decoder|encoder)_layers|num_blocks)", LAYERS),
     (r"\w*vocab_size\w*", VOCABULARY),
     (r"(ngram_vocab_size_base)", 64),
-    # Of few heads' scores, which are cut at zero, some keys have ties, which rows of another length
-    # settle otherwise.
+    # Among the scores of few heads some have ties, which rows of another length settle otherwise.
     (r"index_n_heads", 32),
     (r"(mamba_n_heads|n_mamba_heads|mamba_num_heads)", 8),
     (r"(num_heads|n_heads?|attention_heads|\w*num_attention_heads|linear_num_\w*heads|o_groups)", 4),

@@ -39,14 +39,15 @@ def run_world(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]
     """Runs `work(*arguments)` on ranks; what each returned; AssertionError: one failed."""
     torch.set_num_threads(1)
     context = multiprocessing.get_context("fork")
-    port = free_port()
+    with socket.socket() as probe:  # finds a port that nobody listens at
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     ranks = [
         context.Process(target=_rank, args=(rank, size, port, pipes[rank][1], work, arguments)) for rank in range(size)
     ]
     with warnings.catch_warnings():
-        # Python 3.12 warns that forking a threaded process may deadlock; the parent's threads idle
-        # in a pool.
+        # Python 3.12 warns of forking a threaded process; the parent's threads idle in a pool.
         warnings.simplefilter("ignore", DeprecationWarning)
         for process in ranks:
             process.start()
@@ -84,8 +85,7 @@ def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], 
     # The first call after a fork makes torch's thread pool anew; autograd's threads may not race.
     torch.set_num_threads(1)
     try:
-        # Plain pickle copies tensors; a pipe's own `send` would share memory that dies with this
-        # process.
+        # Plain pickle copies tensors; a pipe's own `send` would share memory of this process.
         pipe.send_bytes(pickle.dumps(("result", work(*arguments))))
         if dist.is_initialized():
             dist.barrier()
@@ -94,13 +94,6 @@ def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], 
         pipe.send_bytes(pickle.dumps(("failure", traceback.format_exc())))
     finally:
         os._exit(0)
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def add_tokenizer(folder: Path, texts: list[str]) -> int:
@@ -142,17 +135,7 @@ def toy_model(
     without a tokenizer. `around`: the family of a model of text and images that it is the language
     model of."""
     torch.manual_seed(seed)
-    settings: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "hidden_size": 32,
-        "intermediate_size": 80,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 128,
-        "tie_word_embeddings": tied,
-        **changes,
-    }
+    settings = SMALL | {"num_hidden_layers": 3, "vocab_size": vocab_size, "tie_word_embeddings": tied} | changes
     if around is None:
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings), dtype=dtype)
     else:
@@ -161,6 +144,16 @@ def toy_model(
     correct_routers(model)
     model.save_pretrained(folder)
     return folder
+
+
+#: Of every toy.
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 80,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
 
 
 def wrapper_config(family: str, text: dict[str, Any], **stated: Any) -> Any:

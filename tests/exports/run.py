@@ -1,9 +1,7 @@
-"""`make test-exports`: what `export` writes is read by each tool's own parser, in an environment
-made for it.
+"""`make test-exports`: what `export` writes is read by each tool's own parser, and nothing trained.
 
-Each tool is installed at the version that the exports are written for, into a temporary environment
-that has this one's torch below it; nothing is trained. Exits 1 where a tool refuses a file, or
-reads something else than the plan.
+Each tool is installed at the version that exports are written for, into a temporary environment
+above this one. Exits 1 where a tool refuses a file, or reads something else than the plan.
 """
 
 import argparse

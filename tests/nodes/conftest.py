@@ -1,5 +1,4 @@
-"""Runs on machines that are network namespaces: they need root and are left to `make
-test-nodes`."""
+"""Runs on machines that are network namespaces, as root, in `make test-nodes`."""
 
 from __future__ import annotations
 
@@ -92,18 +91,16 @@ class Cluster:
         exported: bool = False,
         **environment: str,
     ) -> Started:
-        """`torchrun --nnodes` on each, with so many processes: as docs/howto/nodes.md has it, or as
-        `export` does."""
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(self.nodes))]
+        """`torchrun --nnodes` on each, as docs/howto/nodes.md has it, or as `export` does."""
+        first, count = self.nodes[0].name, len(self.nodes)
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(count)]
         torchrun += ["--nproc-per-node", str(processes)]
         train = ["-m", "shardwise.cli.main", "train", str(job), *options]
-        first = self.nodes[0].name
-        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{first}:29500"]
-        argv = [[*torchrun, *meeting, *train]] * len(self.nodes)
+        places = [["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{first}:29500"]] * count
         if exported:
             place = ["--master-addr", first, "--master-port", "29500", "--node-rank"]
-            argv = [[*torchrun, *place, str(rank), *train] for rank in range(len(argv))]
-        return self._start(argv, run, environment)
+            places = [[*place, str(rank)] for rank in range(count)]
+        return self._start([[*torchrun, *place, *train] for place in places], run, environment)
 
     def _start(self, commands: list[list[str]], run: RunDirectory, environment: Mapping[str, str]) -> Started:
         self._starts += 1

@@ -1,9 +1,5 @@
-"""Machines on one box: a network namespace each, with a hostname and /etc/hosts of its own, and a
-cable to one switch.
-
-As on Debian's and Ubuntu's images, a machine finds its own name at 127.0.1.1, and the others by
-their addresses.
-"""
+"""Machines on one box: a network namespace each, with names and /etc/hosts of its own and a cable
+to one switch. As on Debian's images, a machine finds its own name at 127.0.1.1."""
 
 import json
 import os
@@ -15,8 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: `sh -c SET_UP sh HOSTNAME HOSTS HIDDEN PROGRAM ARGUMENTS...`. HIDDEN: a folder that the machine
-#: has for itself.
+#: `sh -c SET_UP sh HOSTNAME HOSTS HIDDEN PROGRAM ...`. HIDDEN: a folder of the machine alone.
 SET_UP = """
 mount --make-rprivate / && hostname "$1" && mount --bind "$2" /etc/hosts || exit 9
 test -z "$3" || mount -t tmpfs none "$3" || exit 9
@@ -26,8 +21,7 @@ shift 3 && exec "$@"
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One machine. `namespace`: its network's name; `hub`: the switch's; `port`: where its cable
-    ends there."""
+    """One machine: its network's name, the switch's, and where its cable ends there."""
 
     name: str
     address: str
@@ -75,8 +69,7 @@ class Node:
         _ip("-n", self.hub, "link", "set", self.port, "up")
 
     def slow(self, *, rate: str, delay: str) -> str:
-        """Slows what it sends; how. Where the kernel has no `netem`, `tbf` keeps to the rate: what
-        waits for its turn is late by up to 400 ms, and beyond that is dropped."""
+        """Slows what it sends; how. Without `netem`, `tbf` drops what waits too long."""
         device = ["tc", "-n", self.namespace, "qdisc", "add", "dev", "eth0", "root"]
         netem = ["netem", "delay", delay, "rate", rate]
         if subprocess.run([*device, *netem], check=False, capture_output=True).returncode == 0:
@@ -108,8 +101,7 @@ def lacking() -> str | None:
 
 @contextmanager
 def machines(count: int, *, folder: Path) -> Generator[tuple[Node, ...]]:
-    """That many machines `n0`, `n1`, ... with one network, gone afterwards with all that runs on
-    them."""
+    """Machines `n0`, `n1`, ... with one network, gone afterwards with all that runs there."""
     mark = f"sw{os.getpid()}"
     hub = f"{mark}hub"
     nodes = tuple(

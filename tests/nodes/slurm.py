@@ -1,8 +1,7 @@
 """A Slurm cluster of the lab's machines: Debian's slurmctld, a slurmd on each, and munge.
 
-Each has two processors and two GPUs, which are device files of no device: Slurm deals them, and
-nobody can use them. Jobs of the partition `urgent` take the place of others, which have a minute's
-notice.
+Each has two processors, and two GPUs which are files of no device. Jobs of the partition `urgent`
+take the place of others, which have a minute's notice.
 """
 
 import os

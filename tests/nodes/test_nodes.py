@@ -1,5 +1,4 @@
-"""Runs on several machines: they equal one process, and a machine that is lost is named on every
-other."""
+"""Runs on several machines equal one process, and a lost machine is named on every other."""
 
 import time
 from pathlib import Path
@@ -21,12 +20,8 @@ TOLERANCE = 1e-5
 STEPS = 6
 
 #: name -> layout, and how many processes.
-LAYOUTS: dict[str, tuple[Any, int]] = {
-    "ddp": ("ddp", 2),
-    "fsdp": ("fsdp", 2),
-    "pp": ("pp", 2),
-    "hsdp": ({"dp_replicate": 2, "dp_shard": 2}, 4),
-}
+LAYOUTS: dict[str, tuple[Any, int]] = {name: (name, 2) for name in ("ddp", "fsdp", "pp")}
+LAYOUTS["hsdp"] = ({"dp_replicate": 2, "dp_shard": 2}, 4)
 
 #: What a run is told apart by from one that takes a second.
 LONG: dict[str, Any] = {"max_steps": 100_000, "save_steps": 50, "lr_scheduler_type": "constant", "warmup_steps": 0}
@@ -47,11 +42,6 @@ def assert_equal(found: RunDirectory, expected: RunDirectory) -> None:
         assert [record[name] for record in ours] == pytest.approx([r[name] for r in theirs], rel=TOLERANCE), name
     difference = weights_difference(found.final, expected.final, tolerance=TOLERANCE)
     assert difference["first"] is None, difference
-
-
-def run_parameters(run: RunDirectory) -> int:
-    """All trained."""
-    return read_plan(run.plan).model["num_trainable_parameters"]
 
 
 def finished(started: Started) -> None:
@@ -86,7 +76,7 @@ def test_an_interface_that_the_user_names_is_taken(how, two: Cluster, job_file) 
     finished(start(path, run, GLOO_SOCKET_IFNAME="eth1"))
     assert "ranks talk over" not in run.rank_log(0).read_text()
     route, named = (two.nodes[0].sent_bytes(device) for device in ("eth0", "eth1"))
-    gradients = 20 * 4 * run_parameters(run)
+    gradients = 20 * 4 * read_plan(run.plan).model["num_trainable_parameters"]
     print(f"\n  {route:,} bytes over the route to node 0, {named:,} over the named interface")
     assert route < gradients / 10 < gradients / 2 < named
 
@@ -129,9 +119,8 @@ def test_a_machine_of_several_that_dies_ends_the_others(how, four, job_file) -> 
 
 
 def test_torchrun_goes_on_in_a_later_start_that_reads_nothing_of_an_earlier_one(two, job_file) -> None:
-    path, run = job_file(
-        train={"max_steps": STEPS, "save_steps": 2, "save_total_limit": 9}, layout="fsdp", hardware="cpu:2"
-    )
+    train = {"max_steps": STEPS, "save_steps": 2, "save_total_limit": 9}
+    path, run = job_file(train=train, layout="fsdp", hardware="cpu:2")
     mistaken = two.torchrun(path, run, "--set", "hardware=cpu:4", exported=True)
     assert 0 not in mistaken.codes(100), mistaken.everything()
     finished(two.torchrun(path, run, exported=True))
@@ -183,11 +172,8 @@ def test_a_cable_that_is_cut_for_good_is_named_on_both_sides(how, two, job_file)
     assert verdict(f"cable cut for good, {how}", began) <= STALL_SECONDS + 5
     stuck = f"nothing has moved for {STALL_SECONDS:g} s: ranks wait for each other: ranks 0-1 wait"
     heard = "error: nothing has been heard from node {} (n{}) for"
-    expected = {
-        "torchrun": (stuck, f"error: rank 1 on n1: {stuck}"),
-        "train": (heard.format(1, 1), heard.format(0, 0)),
-    }
-    for index, words in enumerate(expected[how]):
+    ours, theirs = (heard.format(1, 1), heard.format(0, 0)), (stuck, f"error: rank 1 on n1: {stuck}")
+    for index, words in enumerate(ours if how == "train" else theirs):
         assert words in started.said(index), started.everything()
         assert how == "torchrun" or "the network between is cut, or the machine hangs" in started.said(index)
 
@@ -238,8 +224,7 @@ def test_a_run_directory_that_is_not_shared_is_said_on_both(how, code, two, job_
 
 @pytest.mark.parametrize(("how", "code"), [("torchrun", 1), ("train", 2)])
 def test_a_cache_that_is_not_shared_is_said_on_both(how, code, two, job_file, tmp_path: Path) -> None:
-    path, run = job_file(train={"max_steps": 2}, hardware="cpu:2")
-    cache = tmp_path / "cache"
+    (path, run), cache = job_file(train={"max_steps": 2}, hardware="cpu:2"), tmp_path / "cache"
     two.nodes[1].hide(cache)
     began = time.monotonic()
     started = getattr(two, how)(path, run, SHARDWISE_CACHE=str(cache))

@@ -1,8 +1,5 @@
-"""Batch scripts on a real Slurm: a job trains, is pre-empted, requeued, and goes on; a task may see
-one GPU of several.
-
-The scripts are that of docs/howto/nodes.md, and what `export` writes for a plan.
-"""
+"""The batch scripts of docs/howto/nodes.md and of `export` on a real Slurm: a job is pre-empted,
+requeued, and goes on; a task may see one GPU of several."""
 
 import json
 import re
@@ -44,8 +41,7 @@ def of_the_page(folder: Path, job: Path) -> dict[str, str]:
 
 
 def exported(folder: Path, job: Path) -> dict[str, str]:
-    """What `export` writes for two processes, which are on one machine where they are processors;
-    here on two."""
+    """What `export` writes for two processes of one machine; here of two."""
     api.write_plan(api.plan(job), folder / "plan.json")
     api.write_export(api.export(folder / "plan.json", to="slurm"), folder)
     (folder / "train.sbatch").rename(folder / "job.sbatch")
@@ -123,8 +119,7 @@ def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(
         (step, folder), *_ = run.checkpoints()
         assert 3 <= step < train["max_steps"]
         wait_until(job, cluster, lambda state: state["JobState"] == "PENDING")
-        # Not two minutes later; nor within the second in which slurmd has revoked the job's
-        # credential.
+        # Not two minutes later; nor while slurmd revokes the job's credential.
         cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+5")
         state = wait_until(job, cluster, lambda state: state["JobState"] in ENDED)
         said = Path(state["StdOut"]).read_text()
@@ -146,8 +141,7 @@ def test_a_job_that_its_user_cancels_is_not_queued_again(written, two: Cluster, 
     assert (state["JobState"], state["Restarts"]) == ("CANCELLED", "0")
 
 
-#: What a rank finds, short of a GPU: the hardware that a job without `hardware` trains on, and
-#: which device is its own.
+#: What a rank finds: the hardware of a job without `hardware`, and which device is its own.
 LOOK = """
 import json, os
 from pathlib import Path
@@ -169,8 +163,7 @@ print(json.dumps([place.rank, visible, index, cluster.name]), flush=True)
 def test_a_rank_takes_the_one_gpu_that_its_task_sees_or_the_one_of_its_number(
     option, seen, two: Cluster, job_file, tmp_path: Path
 ) -> None:
-    """Slurm deals the GPUs and says so to each task; those are device files of no GPU, and
-    nvidia-smi is a program of that name."""
+    """Slurm deals the GPUs, which are files of no device; nvidia-smi is a program of that name."""
     path, _ = job_file()
     card = "{0}, GPU-{0}, NVIDIA H100 80GB HBM3, 81559, 570.1, 81037, Disabled\n"
     nvidia_smi(tmp_path, gpus="".join(card.format(index) for index in range(GPUS)))

@@ -1,5 +1,4 @@
-"""Configurations as axolotl's schema reads them; keys that it does not know it would pass over:
-they are looked for."""
+"""Configurations as axolotl's schema reads them, and no keys that it would pass over."""
 
 from axolotl.utils.schemas.config import AxolotlInputConfig
 from axolotl.utils.schemas.datasets import SFTDataset

@@ -6,8 +6,7 @@ from sky.catalog import runpod_catalog  # noqa: F401  (the clouds are registered
 from sky.provision.runpod import utils as runpod
 from sky.utils import gpu_names
 
-#: Names that SkyPilot's own code has; the catalogues of its clouds are downloads, which are not
-#: asked for here.
+#: Names in SkyPilot's own code; catalogues of its clouds are downloads, and not asked for.
 KNOWN = {*gpu_names.CANONICAL_GPU_NAMES, *runpod.GPU_NAME_MAP, *sky.catalog.get_common_gpus(), "MI300X"}
 
 for folder, *_ in cases():

@@ -1,5 +1,4 @@
-"""Batch scripts as sbatch reads them: all its options are understood, and it goes on to look for a
-controller."""
+"""Batch scripts whose options sbatch understands, so that it goes on to look for a controller."""
 
 import os
 import re
@@ -39,9 +38,7 @@ def main() -> None:
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     if libraries:
         environment["LD_LIBRARY_PATH"] = f"{libraries}:{libraries.parent}"
-    print(
-        subprocess.run([found, "--version"], env=environment, capture_output=True, text=True, check=True).stdout.strip()
-    )
+    subprocess.run([found, "--version"], env=environment, check=True)
     for case in map(Path, sys.argv[1:]):
         read(found, case, environment)
 
@@ -60,8 +57,7 @@ def read(sbatch: str, case: Path, environment: dict[str, str]) -> None:
     assert options["time"] in {f"{hours:02}:00:00", f"{hours // 24}-{hours % 24:02}:00:00"}, options
     assert options["ntasks-per-node"] == stated["ntasks-per-node"]
     assert options["cpus-per-task"] == stated["cpus-per-task"] == "4", options
-    # As sbatch prints it: of a node, `0?` for all that it has; there is no line where nothing is
-    # asked.
+    # Of a node, `0?` for all that it has; there is no line where nothing is asked.
     assert options.get("mem", "").rstrip("?") == stated.get("mem", ""), options
     assert ("mem" in stated) == (int(stated["gpus-per-node"]) == 8 or case.name == "offload")
     assert options["signal"] == "B:TERM@120"

@@ -1,5 +1,4 @@
-"""Configurations as torchtitan's ConfigManager reads them; degrees and batches multiply out as its
-trainer asks."""
+"""Configurations as torchtitan's ConfigManager reads them; degrees and batches multiply out."""
 
 import os
 import sys

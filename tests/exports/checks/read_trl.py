@@ -1,5 +1,4 @@
-"""The scripts, as far as their settings: they are made by TRL's own classes, with the arguments
-that are literals, on a process without a GPU."""
+"""The settings of the scripts, made by TRL's own classes on a process without a GPU."""
 
 import ast
 

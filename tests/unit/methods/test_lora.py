@@ -211,7 +211,7 @@ def compiled_products(model: Any) -> tuple[list[int], list[int], dict[str, torch
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 def test_a_compiled_block_computes_the_same_with_fewer_products() -> None:
-    """That blocks share graphs is tests/dist/test_compiled.py's."""
+    """That blocks share graphs is tests/dist/parity/test_compiled.py's."""
     one = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 1})
     theirs, _, expected = compiled_products(with_adapters(one))
     model = with_adapters(one)

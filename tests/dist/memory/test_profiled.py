@@ -1,0 +1,115 @@
+"""Forecasts by profiles beside what real processes measured, of families that no rule knows."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accuracy.grid.cells import COMMON, Cell, Measured, job_of, planned
+from accuracy.grid.measure import _rows, _run, model_folder
+from accuracy.grid.rows import STEPS
+from shardwise.catalog.models import config_of
+from shardwise.launch.run_folder import known_data
+from shardwise.models.built.shape import built_shape, shape_of
+from shardwise.plan import open_executions
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.search.question import ask, work_on
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.model.profile import ModelProfile
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.splits import splits
+from shardwise.train.rehearsing.profiles import answer
+from tests.dist.cells import prepare_cell
+from tests.dist.worlds import installed
+
+HALF = {"num_hidden_layers": 4, "head_dim": 32}
+LINEAR = {"linear_num_key_heads": 4, "linear_num_value_heads": 4}
+LINEAR |= {"linear_key_head_dim": 32, "linear_value_head_dim": 32}
+#: Families without rules, and their keys beside `COMMON`.
+PROFILED: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {**HALF, **LINEAR},
+    "mamba2": {"num_heads": 16, "head_dim": 32, "state_size": 16, "chunk_size": 64, "n_groups": 1},
+    "openai-gpt": {"n_embd": 256, "n_layer": 4, "n_head": 8, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0},
+    "apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "diffllama": HALF,
+    "granite_swa": HALF,
+    "bitnet": {},
+    "gemma3n_text": {
+        **HALF,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": 2048,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_kv_shared_layers": 2,
+    },
+    "falcon_h1": {**HALF, "mamba_d_ssm": 512, "mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 16},
+    "olmo_hybrid": {**HALF, **LINEAR},
+    "bamba": {**HALF, "mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 16},
+    "recurrent_gemma": {**HALF, "lru_width": 256, "attention_window_size": 64},
+}
+
+
+def config_of_family(family: str) -> dict[str, Any]:
+    """Its config.json."""
+    return {**COMMON, "model_type": family, **PROFILED[family]}
+
+
+def with_profiles(shape: ModelShape, job: Any, cluster: Any) -> ModelShape:
+    """A shape with the profiles of a job, which this process measures."""
+    question = {"job": job.to_json(), "shape": shape.to_json(), "config": config_of(job.model), "cuda": False}
+    found = answer(question | {"executions": [one.to_json() for one in open_executions(job, shape, cluster)]})
+    assert "refused" not in found, found
+    return replace(shape, profiles=tuple(from_plain(ModelProfile, one) for one in found["profiles"]))
+
+
+def compared(family: str, layout: str, root: Path, **changes: Any) -> list[tuple[bool, float]]:
+    """Of each kind of rank: whether it holds what is forecast, and how far off its peak is."""
+    usual = {"method": "full", "batch": 2, "length": 128, "recompute": "none", "precision": "fp32", "rows": "whole"}
+    cell = Cell(family="llama", layout=layout, **(usual | changes))
+    data = root / "rows.jsonl"
+    job = job_of(cell, model=str(model_folder(root, json.dumps(config_of_family(family)))), data=str(data))
+    with data.open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in _rows(cell, STEPS * job.train.global_batch_size))
+    run, cluster = prepare_cell(job, root / "run"), cell.hardware()
+    _, lengths = known_data(run)
+    assert lengths is not None
+    shape = with_profiles(shape_of(job.model), job, cluster)
+    assert shape.counted and shape.profiles
+    execution = planned(cell, job, shape=shape, lengths=lengths).execution
+    seen = {"longest": lengths.longest, "mean": lengths.mean, "document": lengths.document}
+    ranks = [Measured(**seen, rank=rank, **taken) for rank, taken in enumerate(_run(cell, run, execution))]
+    work = work_on(ask(job, model=shape, cluster=cluster, lengths=lengths), cluster, execution)
+    assert work.profile is not None
+    found: list[tuple[bool, float]] = []
+    for alike in forecast_memory(work).ranks:
+        best = min((one for one in ranks if one.rank in alike.ranks), key=lambda one: one.unseen)
+        exact = (alike.parts["weights"], alike.parts["optimizer"]) == (best.weights, best.optimizer)
+        found.append((exact, (alike.peak_bytes - alike.parts.get("context", 0)) / best.peak - 1))
+    return found
+
+
+RUNS = [(family, layout) for family in PROFILED for layout in ("single", "ddp", "fsdp", "1f1b")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "layout"), RUNS)
+def test_what_is_measured_is_what_profiles_forecast(family, layout, tmp_path) -> None:
+    if not installed([family]):
+        pytest.skip(f"the installed transformers has no {family}")
+    if layout == "1f1b" and not splits(built_shape(config_of_family(family), file="-"), "stages"):
+        pytest.skip(f"{family} is not cut in stages")
+    found = compared(family, layout, tmp_path)
+    print(family, layout, found)
+    assert all(exact for exact, _ in found)
+    assert max(abs(error) for _, error in found) <= 0.08
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes", [{"precision": "mixed"}, {"recompute": "full"}, {"recompute": "selective"}, {"method": "lora"}]
+)
+def test_so_are_other_executions(changes, tmp_path) -> None:
+    (found,) = compared("granite_swa", "single", tmp_path, **changes)
+    assert found[0]
+    assert abs(found[1]) <= 0.05

@@ -1,0 +1,90 @@
+"""A slice of docs/families.md is true; more families train as transformers does, each way."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.families import SHOWN, TABLE, page
+
+from tests.dist.cells import LAYOUTS, spread
+from tests.dist.every_family import make_rows, put
+from tests.dist.memory.test_memory import must_be_forecast
+from tests.dist.worlds import installed, run_world
+from tests.marks import rare_but_first
+
+#: Scans, linear attention, several values from a block, bare weights, a deep head, an encoder.
+SLICE = ("mamba", "qwen3_5_text", "openai-gpt", "apertus", "modernbert-decoder", "deepseek_v32", "bert")
+
+
+def _put(family: str, root: Path, ways: tuple[str, ...]) -> dict[str, Any]:
+    return put(family, root / "model", make_rows(root / "rows.jsonl"), ways=ways)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", installed(SLICE))
+def test_a_line_of_the_table_is_what_a_run_finds(family, tmp_path) -> None:
+    known = json.loads(TABLE.read_text())["families"]
+    assert run_world(1, _put, family, tmp_path, SHOWN)[0] == known[family]
+
+
+def test_the_page_is_written_from_the_table() -> None:
+    assert TABLE.with_suffix(".md").read_text() == page(json.loads(TABLE.read_text()))
+
+
+@pytest.mark.parametrize("family", ["lfm2", "bart"])
+def test_a_hybrid_is_counted_and_trained_and_what_is_no_decoder_refused(family, tmp_path) -> None:
+    found = run_world(1, _put, family, tmp_path, ("single", "pp"))[0]
+    if family == "bart":
+        assert "it is the decoder of an encoder-decoder" in found["refused"]
+        return
+    assert found["planned"] == found["count"]
+    assert found["cells"] == {"full/single": "equal", "full/pp": "equal", "lora/single": "equal", "lora/pp": "equal"}
+
+
+#: Mixtures that differ in how they route, what is beside experts, and which ways are refused.
+MIXTURES: dict[str, tuple[str, ...]] = {
+    "gpt_oss": (),  # sinks, windows, biases of routers and experts; no plan of slices but of experts
+    "phimoe": (),  # would draw noise as it routes
+    "qwen2_moe": (),  # a shared expert with a gate
+    "granitemoe": (),
+    "glm4_moe": (),  # sigmoid routing, correction biases, dense blocks
+    "deepseek_v2": (),  # latent attention
+    "afmoe": (),  # a correction bias that is a parameter
+    "ernie4_5_moe": (),  # one inside the router
+    "minimax_m2": (),  # one beside it, which the router is handed
+    "axk1": (),  # a norm behind shared and routed experts
+    "llama4_text": ("ep",),  # every token through every expert, which only numbers show
+    "deepseek_v3": (),  # groups of experts
+}
+#: Families without a row in the catalogue, whose shapes are read off what transformers builds.
+BUILT: dict[str, tuple[str, ...]] = {
+    "persimmon": ("tp", "ep"),
+    "nanochat": ("tp", "ep"),
+    **dict.fromkeys(("cwm", "hyperclovax", "jais2", "ministral3"), ("ep",)),
+}
+WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "mp", "pp", "tp", "ep")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of what PEFT warns of as plain transformers is adapted
+@pytest.mark.parametrize(
+    "family", [*rare_but_first(installed(tuple(MIXTURES))), *rare_but_first(installed(tuple(BUILT)))]
+)
+def test_a_family_trains_as_transformers_does_and_alike_under_every_layout(family, tmp_path) -> None:
+    found = put(family, tmp_path, make_rows(tmp_path / "rows.jsonl"), ways=WAYS)
+    assert found["planned"] == found["count"]
+    cells = {cell: said.partition(":")[0] for cell, said in found["cells"].items()}
+    refused = (MIXTURES | BUILT)[family]
+    assert cells == {
+        f"{method}/{way}": "refused" if way in refused else "equal" for method in ("full", "lora") for way in WAYS
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    [("jais2", "tp"), ("cwm", "pp"), ("nanochat", "fsdp"), ("hyperclovax", "mp"), ("persimmon", "ddp")],
+)
+def test_ranks_hold_of_a_family_without_a_row_what_its_build_says(family, layout, make_job, tmp_path) -> None:
+    job = make_job(family, method="lora" if layout == "pp" else "full", train={"max_steps": 1})
+    must_be_forecast(job, spread(LAYOUTS[layout], micros=2), tmp_path)
