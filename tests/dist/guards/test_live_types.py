@@ -15,7 +15,6 @@ from shardwise.train import model as model_module
 from shardwise.train.guards.checks import GuardError
 from tests.dist.cells import LAYOUTS, ZERO2, composed, prepare_cell, spread
 from tests.dist.worlds import run_world, said_by
-from tests.marks import first
 
 
 def _facts(run: RunDirectory, chosen: Execution) -> tuple[dict[str, str], dict[str, str | None]]:
@@ -63,12 +62,13 @@ def _sums_over_tp(run: RunDirectory, chosen: Execution) -> tuple[str, set[str]]:
 WAITING = Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2)
 
 
-@pytest.mark.parametrize("layout", first(1, [Layout(dp_shard=2, tp=2), WAITING]), ids=["1f1b", "zero_bubble"])
+@pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("precision", ["mixed", "fp32"])
-def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(precision, layout, make_job, tmp_path) -> None:
+def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(precision, waits, make_job, tmp_path) -> None:
     """FSDP2 casts to float32 behind the sum over `tp`, but where reductions wait."""
+    layout = WAITING if waits else Layout(dp_shard=2, tp=2)
     chosen = spread(layout, micros=2, precision=precision)
-    short = precision == "mixed" and layout is not WAITING
+    short = precision == "mixed" and not waits
     for told, found in run_world(layout.world_size, _sums_over_tp, prepare_cell(make_job(), tmp_path), chosen):
         assert told == ("float32, over tp bfloat16" if short else "float32")
         assert found == {"bfloat16" if short else "float32"}
