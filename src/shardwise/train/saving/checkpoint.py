@@ -1,8 +1,8 @@
 """Checkpoints: sharded, layout-independent, hashed, committed by one rename, read without pickle.
 
 checkpoint-200/
-  manifest.json            step, layout, identity; dtype, shape and slices of every tensor; size and sha256 of files
-  rank-00000.safetensors   this rank's pieces of trained weights and optimizer states, and its random state
+  manifest.json            step, layout, identity; dtype, shape, slices of tensors; files' sha256
+  rank-00000.safetensors   this rank's parts of weights, optimizer states and its random state
 """
 
 import shutil
