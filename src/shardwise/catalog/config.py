@@ -26,8 +26,7 @@ _ONE_OF = f"one of {', '.join(ACTIVATIONS)}"
 
 
 def read_config_file(path: Path) -> tuple[dict[str, Any], str]:
-    """What a config.json holds, and its name. Raises ModelError: it cannot be read, or is no
-    configuration."""
+    """What a config.json holds, and its name. Raises ModelError: it cannot be read."""
     file = str(path)
     try:
         with path.open("rb") as opened:
@@ -115,8 +114,7 @@ class _Config:
         return key if key in self.data and counts else own
 
     def value(self, key: str) -> Any:
-        """What the file says, or the family's default; None for a key that the family does not
-        read."""
+        """What the file says, or the family's default; None for a key that it does not read."""
         if key not in self.family.defaults:
             return None
         return self.data.get(self.name(key), self.family.defaults[key])

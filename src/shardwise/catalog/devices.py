@@ -145,8 +145,7 @@ def system_memory() -> int:
 
 
 def holders_of(uuid: str, *, without: int | None = None) -> str:
-    """Who holds memory of a GPU, but for one process: `python (pid 1234)`; several by size, with
-    it."""
+    """Who holds a GPU's memory, but for one process: `python (pid 1234)`; several by size."""
     held: list[tuple[int, str, str]] = []
     for line in _ask(*_HOLDERS, _CSV).splitlines():
         cells = [cell.strip() for cell in line.split(",", maxsplit=3)]

@@ -25,8 +25,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
-    """The config.json in the Hugging Face cache for a hub id, of one revision or the newest; None
-    where none is."""
+    """The cached config.json of a hub id, of one revision or the newest; None where none is."""
     found = repository_folder(hub_id).glob(f"snapshots/{revision or '*'}/config.json")
     there = (path for path in found if path.is_file())
     return max(there, key=lambda path: (path.stat().st_mtime, str(path)), default=None)
@@ -45,8 +44,7 @@ def _place(variable: str, name: str) -> Path:
 
 
 def _token() -> str | None:
-    """The user's token, where huggingface_hub finds it: in the environment, or as its login has
-    stored it."""
+    """The user's token as huggingface_hub finds it: in the environment, or stored by its login."""
     if _is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return None
     token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")

@@ -59,8 +59,7 @@ def offered_hardware(*, most: int) -> list[list[Cluster]]:
 
 
 def machine_sizes(name: str) -> list[int]:
-    """How many of a GPU machines have that are rented out, the fewest first; none where no provider
-    has it."""
+    """How many of a GPU machines for rent have, the fewest first; none if no provider has it."""
     return sorted({size for provider in providers().values() for size in provider.sizes.get(name, [])})
 
 

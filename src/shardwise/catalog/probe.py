@@ -64,8 +64,7 @@ def this_machine(*, used: int | None = None) -> Cluster:
 
 
 def probed_machine() -> Cluster:
-    """This machine with rates that `shardwise probe` measured. Raises HardwareError: it has
-    measured none here."""
+    """This machine with the rates of `shardwise probe`. Raises HardwareError: there are none."""
     machine = this_machine()
     if not machine.gpu.measured:
         raise HardwareError("hardware is probed, and this machine has not been; run `shardwise probe` first")
@@ -73,8 +72,7 @@ def probed_machine() -> Cluster:
 
 
 def known_or_nominal(name: str) -> tuple[KnownGpu, str | None]:
-    """The catalogue's entry of a driver's name, or one with nominal rates and what is to be said of
-    it."""
+    """The catalogue's entry of a driver's name, or one with nominal rates and a sentence on it."""
     try:
         return find_gpu(name), None
     except HardwareError:
@@ -141,8 +139,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def c_compiler() -> str | None:
-    """What Triton would call to compile blocks for GPUs: what CC names, or the first compiler on
-    the path."""
+    """What Triton would call to compile for GPUs: what CC names, or the first compiler found."""
     return os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
 
 

@@ -161,8 +161,7 @@ def _names(text: str) -> list[str]:
 
 
 class LayoutProgress:
-    """One line for each layout, on stderr beside JSON; on a terminal, below it the live view of its
-    training."""
+    """One line for each layout, on stderr beside JSON; on a terminal with its training below."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._console = make_console(sys.stderr if as_json else None)

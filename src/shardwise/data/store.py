@@ -220,8 +220,7 @@ def open_prepared(described: Mapping[str, Any]) -> PreparedData:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """manifest.json of prepared data whose files are there and as long as they were. Raises
-    DataError: they are not."""
+    """The manifest of prepared data. Raises DataError: files are not there, or not as they were."""
     manifest = read_json(folder / "manifest.json")
     if not folder.is_dir():
         message = (

@@ -14,23 +14,23 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3040,
-    "catalog": 3190,
+    "api": 3020,
+    "catalog": 3170,
     "cli": 1840,
-    "data": 4950,
+    "data": 4915,
     "interop": 1350,
     "launch": 2960,
     "methods": 350,
     "models": 3220,
-    "parallel": 3010,
-    "plan": 8740,
+    "parallel": 3030,
+    "plan": 8750,
     "programs": 210,
     "report": 2310,
     "spec": 5510,
-    "train": 9280,
+    "train": 9310,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51435, 34595
+ALL, ALL_TESTS = 51434, 34595
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -18,8 +18,7 @@ from shardwise.units import format_gib
 
 
 def note(run: RunDirectory, report: Report) -> None:
-    """Notes a finished run; nothing where its plan or its measurements are not known, or the file
-    cannot be written."""
+    """Notes a finished run, unless its plan or figures are unknown, or the disk refuses."""
     worst, step = report.memory.worst, report.comparison("step time")
     forecast = worst.ratios.get("peak_seen", worst.ratios.get("peak")) if worst else None
     memory = 1 / forecast if forecast else None

@@ -10,8 +10,7 @@ from shardwise.spec.model.shape import Matrix, Norm, Reads
 
 @dataclass(frozen=True, kw_only=True)
 class Dimensions:
-    """The checked values of a config.json that a family's rules read; see `Family` for the keys in
-    the mappings."""
+    """The checked values of a config.json that rules read; the mappings' keys: see `Family`."""
 
     hidden: int
     intermediate: int
@@ -207,8 +206,7 @@ GLM_ATTENTION = separate(bias=flag("attention_bias"), output_bias=never)
 
 
 def windowed_layers(layer_types: Any, *, every: int, layers: int) -> int | None:
-    """How many blocks' attention has the window, by the listed kinds, else all but every n-th; None
-    for all."""
+    """How many blocks have the window, as listed, else all but every n-th; None for all."""
     if isinstance(layer_types, list):
         listed = cast(list[Any], layer_types)[:layers]
         windowed = sum(kind != "full_attention" for kind in listed)
@@ -227,8 +225,7 @@ def every_other_up_to_a_layer(d: Dimensions) -> int:
 
 
 def without_rotation(d: Dimensions) -> int:
-    """Blocks without rotary positions, as in SmolLM3: where `no_rope_layers` has 0, else every
-    n-th."""
+    """Blocks without rotary positions (SmolLM3): where `no_rope_layers` has 0, else every n-th."""
     listed = d.layer_lists["no_rope_layers"]
     if listed is None:
         return d.layers // d.numbers["no_rope_layer_interval"]

@@ -29,8 +29,7 @@ from shardwise.spec.run import sync_folder
 
 @dataclass(frozen=True, kw_only=True)
 class FileState:
-    """A file at one moment: its absolute path, its size and time of change, and the hash of its
-    whole content."""
+    """A file at one moment: absolute path, size, time of change, and hash of its content."""
 
     path: str
     size: int
@@ -76,8 +75,7 @@ FORMAT_VERSION = 6
 
 
 def source_states(sources: Sequence[Source], *, places: Places) -> tuple[FileState, ...]:
-    """The content of every file of every source. Raises DataError: one problem per file that cannot
-    be read."""
+    """The content of each file of each source. Raises DataError: a problem per unreadable file."""
     states: list[FileState] = []
     problems: list[Problem] = []
     for source in sources:
@@ -90,8 +88,7 @@ def source_states(sources: Sequence[Source], *, places: Places) -> tuple[FileSta
 
 
 def tokenizer_hashes(folder: Path) -> dict[str, str]:
-    """Content hash of each file that decides how text becomes ids; config.json says how large the
-    vocabulary is."""
+    """Content hash of each file that decides how text becomes ids, config.json among them."""
     files = (*tokenizer_files(folder), folder / "config.json")
     return {str(path.relative_to(folder)): sha256_of(path) for path in files if path.is_file()}
 
@@ -109,8 +106,7 @@ def cache_key(
     tokenizer: dict[str, str],
     template: str | None,
 ) -> str:
-    """SHA-256, in hex, of everything that shapes the prepared data; the first `num_train` sources
-    are trained on."""
+    """SHA-256 of all that shapes prepared data; the first `num_train` sources are trained on."""
     data, of_files = job.data, iter(states)
     contents = [_content(source, of_files) for source in sources]
     described = {
@@ -143,8 +139,7 @@ def one_at_a_time(entry: Path) -> Iterator[None]:
 
 @contextmanager
 def new_entry(entry: Path) -> Iterator[Path]:
-    """An empty folder that becomes the entry when the block ends without error. The caller holds
-    the entry's lock."""
+    """An empty folder, the entry if no error ends the block. The caller has its lock."""
     partial = entry.with_name(f"{entry.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -169,8 +169,7 @@ _NO_ROWS: Reply = asdict(Tally())
 
 
 def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile]) -> None:
-    """Raises DataError, once and at the job's key, where a template that rows need cannot be
-    compiled."""
+    """Raises DataError at the job's key where a template that rows need cannot be compiled."""
     needed = any(file.form and file.form.name != "text" for file in files)
     path = asked.job.data.chat_template
     if needed and (path is not None or pool.facts["has_template"]):
@@ -181,8 +180,7 @@ def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile
 def _report_problems(
     asked: Preparation, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raises DataError where anything is wrong: in the order of files and lines, the first few
-    listed, all counted."""
+    """Raises DataError where anything is wrong, by file and line: the first few, all counted."""
     found = [(index, line, message) for index, file in enumerate(files) for line, message in file.problems]
     total = len(found) + sum(reply["num_problems"] for reply in replies)
     for chunk, reply in zip(chunks, replies, strict=True):
@@ -250,8 +248,7 @@ _TEMPLATES = {"tokenizer": None, "none": None, "default": DEFAULT_TEMPLATE}
 
 
 def _template_from(asked: Preparation, files: Sequence[SurveyedFile], facts: Mapping[str, Any]) -> str:
-    """Where the chat template comes from that rows were rendered with: a word, or the file that the
-    job names."""
+    """Where the chat template of the rows comes from: a word, or the file that the job names."""
     forms = {file.form.name for file in files if file.form}
     if forms <= {"text"}:
         return "none"

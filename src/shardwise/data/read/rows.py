@@ -19,8 +19,7 @@ from shardwise.errors import said
 
 @dataclass(frozen=True, slots=True)
 class DataRow:
-    """One row: column name -> value. `line` is 1-based; in Parquet and Arrow it is the number of
-    the row."""
+    """One row: column name -> value. `line` is 1-based; in Parquet and Arrow the row's number."""
 
     line: int
     value: dict[str, Any]
@@ -40,8 +39,7 @@ def read_chunk(chunk: Chunk) -> Iterator[DataRow | BadRow]:
 
 
 def first_columns(chunks: Sequence[Chunk]) -> tuple[int, tuple[str, ...]] | None:
-    """Line and column names of the header, or of the first row that can be read; None where there
-    is none."""
+    """Line and names of the header, or of the first row that can be read; None without one."""
     for chunk in chunks:
         if chunk.header:
             return 1, chunk.header
@@ -60,8 +58,7 @@ def _row(line: int, value: Any) -> DataRow | BadRow:
 
 
 def _lines(chunk: Chunk) -> Iterator[tuple[int, str]]:
-    """Lines that are not empty; a byte order mark inside a file, where files were put together, is
-    no part of one."""
+    """Lines that are not empty; a byte order mark where files were joined is no part of one."""
     for line, content in enumerate(_text(chunk).split("\n"), start=chunk.first_line):
         if (text := content.removeprefix("\ufeff")).strip():
             yield line, text
@@ -157,8 +154,7 @@ def _objects(value: Any) -> Any:
 
 
 def _text(chunk: Chunk) -> str:
-    """The chunk's text. Bytes that are no UTF-8 become lone surrogates, which are refused where a
-    row is rendered."""
+    """The chunk's text. Bytes that are no UTF-8 become lone surrogates, refused when rendered."""
     with Path(chunk.path).open("rb") as file:
         file.seek(chunk.start)
         return file.read(chunk.stop - chunk.start).decode("utf-8", errors="surrogateescape")

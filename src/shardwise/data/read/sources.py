@@ -47,8 +47,7 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One entry of `data.path`. `num_ignored`: files of a folder that hold no rows, or are of no
-    split."""
+    """One entry of `data.path`. `num_ignored`: files of a folder without rows, or of no split."""
 
     label: str
     key: Key
@@ -135,8 +134,7 @@ def _refuse_several_sets(folder: Path, *, label: str) -> None:
 
 
 def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], int]:
-    """Files of known kinds in the folder and below, in the order of their names; and how many
-    others there are."""
+    """Files of known kinds in the folder and below, by name; and how many others there are."""
     visible = (path for path in folder.rglob("[!.]*") if path.is_file())
     found = sorted(path for path in visible if not any(p.startswith(".") for p in path.relative_to(folder).parts))
     home = folder.resolve()
@@ -157,8 +155,7 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
 
 
 def _holds_rows(path: Path) -> bool:
-    """By its name; of a compressed file by the one beneath: an archive of pictures, say, holds
-    none."""
+    """By its name; of a compressed file by the one beneath: an archive of pictures holds none."""
     name = Path(path.stem) if path.suffix.lower() in _PACKED else path
     return name.suffix.lower() in KINDS and not _METADATA.fullmatch(path.name)
 

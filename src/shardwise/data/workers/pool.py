@@ -35,8 +35,7 @@ class WorkerLimits:
 
 
 def bound_memory(limits: WorkerLimits) -> None:
-    """From now on, allocations beyond the limit fail with MemoryError, or end the process inside
-    libraries."""
+    """From now on, allocations beyond the limit fail with MemoryError, or end the process."""
     statm = Path("/proc/self/statm").read_text(encoding="ascii").split()
     held = int(statm[5]) * resource.getpagesize()  # data + stack; proc(5)
     _lower(resource.RLIMIT_DATA, held + limits.memory_bytes)
@@ -44,8 +43,7 @@ def bound_memory(limits: WorkerLimits) -> None:
 
 
 def bound_next_batch(limits: WorkerLimits) -> None:
-    """Ends the process by SIGXCPU unless this is called again within `cpu_seconds` of processor
-    time."""
+    """Ends the process by SIGXCPU unless called again within so many seconds of processor time."""
     _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.cpu_seconds)
 
 
@@ -154,8 +152,7 @@ class Pool:
                     yield index, reply
 
     def ask(self, request: Request, *, name: str) -> Reply:
-        """One request to one worker. Raises DataError: it died or gave up; the message begins with
-        `name`."""
+        """One request to a worker. Raises DataError, beginning with `name`: it died, gave up."""
         return _or_raise(next(reply for _, reply in self.run([request])), name=name)
 
     def keep_one(self) -> None:

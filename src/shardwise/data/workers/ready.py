@@ -24,8 +24,7 @@ class Marks:
     end: str = ""
 
     def hold(self, prompt: str) -> bool:
-        """Whether a prompt was put into the template before: it begins or ends as the template's
-        own."""
+        """Whether a prompt is in the template already: it begins or ends as the template's own."""
         bare = prompt.strip()
         begins = self.tokens + ((self.opening,) if self.opening else ())
         # Where a template breaks lines is written in many ways.

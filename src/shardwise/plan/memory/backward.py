@@ -94,6 +94,7 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
 def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     work, of, largest = scene.work, scene.work.of_block, scene.part.inventory.block.largest_trained
     tokens, casts, others = work.tokens, weight_casts(scene, blocks=1), _of_other_blocks(scene)
+    # The MLP comes first in backward, while all that the block saved is still there.
     last, all_of_mlp = _trained_of_mlp(scene)
     stream, product, inside = of.gradients
     saved, before = of_one_block(scene), reduce_scatter_buffers(scene, unsharded=others, behind=behind)
@@ -117,8 +118,10 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
         "temporary": casts + fresh_gradient(work, largest) + made,
         "communication": of_mlp,
     }
+    # In the first micro-batch a gradient stays as it is made; later ones are added to it.
     kept = 0 if work.sharded or scene.whole else of.last_matrix * work.types.trainable
     yield {"activations": saved + tokens * inside, "temporary": casts, "communication": with_last, "gradients": kept}
+    # Under cp attention's backward gathers keys and values once more.
     if keys := all_gathered_keys(scene):
         at_attention = saved + tokens * (of.attention_backward - of.saved_by_mlp)
         yield {"activations": at_attention, "temporary": casts, "communication": of_mlp + keys}
