@@ -27,6 +27,7 @@ def reduction_postponed(roots: Iterable[nn.Module]) -> Iterator[None]:
         if not last:
             yield
     for root in sharded:
+        # What autograd's hooks would have called, had reductions been due in backward.
         for group in _groups(root):
             group.post_backward()
         root._get_fsdp_state()._root_post_backward_final_callback()

@@ -118,13 +118,17 @@ def _exchanged(
 ) -> Tensor:
     """Sends tokens to the ranks of their experts (`held`: here), and adds what comes back."""
     top_k, degree = chosen.shape[1], group.size()
+    # By expert, and so by rank: what goes to one rank is one piece of the message.
     experts, order = chosen.flatten().sort(stable=True)
     leaving = torch.bincount(experts, minlength=degree * held)
     arriving = torch.empty_like(leaving)
     dist.all_to_all_single(arriving, leaving, group=group)
+    # The exchange takes sizes from the host, which waits for the device here.
     sent, received = (counts.view(degree, held).sum(1).tolist() for counts in (leaving, arriving))
     tokens = _travel(hidden[order // top_k], received, sent, group)
+    # What arrives is sorted by rank, then by expert: no index travels along.
     own = torch.arange(held, device=hidden.device).repeat(degree).repeat_interleave(arriving)
+    # Scores weigh what comes back, so that their gradients are made where the router is.
     made = forward(tokens, own.unsqueeze(1), tokens.new_ones(len(own), 1))
     back = _travel(made, sent, received, group)
     by_token = back[order.argsort()].view(len(hidden), top_k, -1)

@@ -45,6 +45,7 @@ def apply_sharding(
     `on_host`: all stays in host memory; `apart`: parameters of another unit (`shard_experts`)."""
     left_out = set(apart)
     shard = _shard(mesh, compute_dtype=compute_dtype, on_host=on_host)
+    # By whole parameters, before they are cut: the planner forms units by the same numbers.
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
     for module in (*before, *blocks, *behind):
         module.register_forward_hook(_return_no_view)  # before the hooks of FSDP2, which it is for
@@ -84,6 +85,7 @@ def shard_experts(
         others = {parameter for parameter in module.parameters() if parameter not in dealt}
         shard(module, reshard_after_forward=layout.reshard_after_forward, ignored_params=others or None)
         sharded = cast(FSDPModule, module)
+        # A dealt expert's gradient is a mean over all data ranks, as others', not over its shards.
         sharded.set_gradient_divide_factor(float(layout.data_world_size * layout.cp))
         # gloo does not scale as it reduces; where there is nothing to reduce torch divides anyway
         sharded.set_force_sum_reduction_for_comms(mesh.device_type == "cpu" and mesh["dp_mod_ep"].size() > 1)

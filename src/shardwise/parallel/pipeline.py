@@ -66,12 +66,15 @@ class Pipeline:
 
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
         """As `WholeModel.gradients`; all micro-batches are one run of the schedule."""
+        # DDP and FSDP divide gradients by the number of ranks: the loss is enlarged by as much.
         run = _Run(self, micros, scale=scale * self.gradient_divisor)
         cut = self.world.layout.schedule == "zero_bubble"
+        # FSDP would reduce behind the backward of inputs, before gradients of weights are made.
         with reduction_postponed(self.modules) if cut else nullcontext():
             run.execute(actions)
         self.finish()
         losses = [torch.zeros((), device=self.world.device), *run.results.values()]
+        # In float64, so that the sum hardly depends on how micro-batches are spread.
         return self.world.counted(torch.stack(losses).double().sum())
 
     @torch.no_grad()
@@ -170,6 +173,7 @@ class _Run:
             self._send(PipelineMessage(forward=False, stage=action.stage, micro=action.micro), saved.received.grad)
 
     def _receive(self, message: PipelineMessage) -> None:
+        # Both stages have the rows' ids, and so the shape: it is not sent.
         shape = (*self.micros[message.micro].input_ids.shape, self.pipeline.width)
         buffer = torch.empty(shape, dtype=self.pipeline.dtype, device=self.pipeline.world.device)
         source = self.pipeline.pipes.rank_of(message.stage)
@@ -187,9 +191,11 @@ class _Run:
         to = self.pipeline.pipes.rank_of(message.stage + (1 if message.forward else -1))
         tensor = tensor.to(self.pipeline.dtype).contiguous()
         self._leaving.append((tensor, dist.isend(tensor, to, **self._way(message))))
+        # A tensor on its way must stay: its memory would be given to another.
         self._leaving = [(held, work) for held, work in self._leaving if not work.is_completed()]
 
     def _way(self, message: PipelineMessage) -> dict[str, Any]:
         """The group of a message, and a number of its own among all of a step."""
+        # gloo tells messages apart by their tags; NCCL, which has none, by their order in a group.
         tag = 2 * (message.micro * (self._last_stage + 1) + message.stage) + message.forward
         return {"group": self.pipeline.pipes.group(forward=message.forward, stage=message.stage), "tag": tag}

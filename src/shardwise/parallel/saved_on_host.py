@@ -70,6 +70,7 @@ class SavedOnHost:
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | tuple[_Saved, int]:
         of_tokens = tensor.is_floating_point() and tensor.numel() >= self._tokens  # not the state of a generator
+        # Rotary tables and masks are saved by every block: one copy stays on the GPU for all.
         if isinstance(tensor, nn.Parameter) or not of_tokens or tensor.data_ptr() in self._shared:
             return tensor
         if torch.empty_like(tensor, device="meta").stride() != tensor.stride():
@@ -86,6 +87,7 @@ class SavedOnHost:
             return
         saved.here.append(tensor)
         self._move(saved, self._out, [(host, tensor)])
+        # The block before had this one's time for its copies, so that this wait is short.
         if self._leaving is not None and self._leaving is not saved:
             self._wait(self._leaving)
             self._leaving.here = [None] * len(self._leaving.host)
@@ -109,6 +111,7 @@ class SavedOnHost:
         if isinstance(kept, torch.Tensor):
             return kept
         saved, index = kept
+        # The first tensor that a backward asks for starts the way back of the block before.
         before, saved.before = saved.before, None
         if self._last is saved:
             self._last = None

@@ -65,6 +65,7 @@ def answer(question: Question, *, asks_what_if: bool = False) -> Plan:
     searches = search_offloads(replace(question, cluster=part))
     best, first_of_all = chosen(searches), searches[0]
     short = best and too_short(best[0], work_on(question, part, best[1].execution))
+    # Compiling would take longer than it saves in so short a run: planned again without.
     if short:
         eager = answer(question.eagerly(short), asks_what_if=asks_what_if)
         if eager.best is not None:

@@ -154,6 +154,7 @@ class _Any:
 
     def logits(self, hidden: Tensor) -> Tensor:
         with torch.set_grad_enabled(self._learns):
+            # Cut off, so that a chunk's graph ends here and is freed with the chunk.
             self._given = hidden.detach().requires_grad_(self._learns)
             self._made = self._function(self._given)
         return self._made.detach().clone()  # what autograd keeps is not to be changed
@@ -277,8 +278,10 @@ def _losses(logits: Tensor, labels: Tensor, *, vocabulary: Vocabulary, learns: b
     counts = (labels != IGNORED).float()
     own = labels - vocabulary.first
     here = (own >= 0) & (own < logits.shape[1])
+    # A label that another rank has is looked up anywhere, and counts 0.
     place, here = own.clamp(0, logits.shape[1] - 1).unsqueeze(1), here.float().unsqueeze(1)
     of_label = logits.gather(1, place).float() * here
+    # Less the largest, no power overflows.
     most = vocabulary.largest(logits.amax(1, keepdim=True).float())
     powers = (logits.sub_(most) if logits.dtype == torch.float32 else logits - most).exp_()
     total, of_label = vocabulary.total(torch.cat([powers.sum(1, keepdim=True), of_label], 1)).split(1, 1)

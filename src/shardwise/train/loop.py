@@ -49,6 +49,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Loop
         check_sights(build.world, batch, build.data, pulse.sights)
         due = last or _due(batch.step, train_spec.eval_steps)
         figures = build.step.figures()
+        # An evaluation takes minutes, which a run that is asked to stop may not have.
         eval_loss, asked = evaluate(build, journal, stop) if due and not pulse.stop else (None, pulse.stop)
         if eval_loss is not None:
             figures |= build.step.figures(prefix="eval_")
@@ -61,6 +62,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Loop
         ends = last or bool(asked)
         saving = _saves(build, batch.step, last=last, asked=bool(asked))
         if saving or ends or _due(batch.step, REPLICA_CHECK_STEPS):
+            # Frozen weights do not change: they are compared before something is kept of them.
             compared = build.model.parameters if saving or ends else build.model.trained
             check_replicas(build.world, compared, when=f"after step {batch.step}")
         if saving and not ends:

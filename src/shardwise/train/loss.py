@@ -78,6 +78,7 @@ class LossModule(nn.Module):
         if getattr(backbone.config, "output_router_logits", False):
             inputs["output_router_logits"] = False  # nobody reads them here
         with torch.autocast(position_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
+            # Without the model's own head, which would make logits of all positions at once.
             made = backbone(**inputs, position_ids=position_ids, use_cache=False).last_hidden_state
             if targets is None or self.head_loss is None:
                 return made

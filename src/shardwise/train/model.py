@@ -113,6 +113,7 @@ def build_model(
     source, (named, is_local) = find_model_folder(job.model, revision=revision), base_name(job.model)
     weights = Weights(source)
     content = folder_content(source, weights=weights.files)
+    # Before anything is built: a name may stand for different folders on two machines.
     agree_on_model(world, content)
     config, drops = read_config(source, rope=job.rope_scaling), not job.train.disable_dropout
     saved_dtype = _saved_dtype(job, config, execution)  # now: building sets the configuration's type to the built one
@@ -248,6 +249,7 @@ def _part(
     _set_types(model, types)
     anatomy = find_anatomy(model)
     kin, ends = kin_of(model), _shared_ends(anatomy)
+    # Of the whole model, before a stage is cut out of it: `check_layout` adds ranks up to it.
     elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
     buffers = {name: buffer.dtype for name, buffer in saved_buffers(model).items()}
     before = {*buffers, *(name for name, _ in model.named_parameters(remove_duplicate=False))}

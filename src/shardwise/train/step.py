@@ -58,6 +58,7 @@ class GradientAccumulator:
             self.preferences.figures.zero_()  # of the forward that counted
         with torch.autocast(self.world.device.type, enabled=False) if self.keeps_casts else nullcontext():
             mine = self.spread.gradients(inputs, scale=self.enlarged / units)
+        # The loss alone: gradients were summed by FSDP, DDP or `finish`.
         dist.all_reduce(mine)
         loss = mine / units
         return loss if uneven is None else loss + uneven
@@ -67,6 +68,7 @@ class GradientAccumulator:
         device = self.world.device
         balance.seen.zero_()
         balance.counting = True
+        # The forward that trains must draw as it would without this one.
         with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
             self._losses(inputs)
         balance.counting = False
@@ -110,6 +112,7 @@ class GradientAccumulator:
 
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
         """The id of this rank's first sample whose own loss is not finite. Every rank calls it."""
+        # Row by row: in a micro-batch one bad row makes the sum of all not finite.
         rows = [micro.alone(at) for micro in batch.micro_batches for at in range(len(micro.sample_ids))]
         losses = self._losses(self._with_losses(replace(batch, micro_batches=tuple(rows))))
         found = [row.sample_ids[0] for row, loss in zip(rows, losses, strict=True) if not math.isfinite(loss.item())]

@@ -55,6 +55,7 @@ TEARDOWN_SECONDS = 10.0
 def run_rank(run: RunDirectory) -> int:
     """Runs one rank of a run directory; returns the exit status."""
     if is_to_wait():
+        # Imports take seconds, which the preparation of data takes too.
         preload_libraries(run)
         wait_to_begin()
     journal = Journal(run=run, rank=int(os.environ.get("RANK", "0")))
@@ -93,12 +94,14 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     job, execution, hardware, forecast, planned = read_request(run)
     _set_environment(job)
     check_device(hardware)
+    # Before peers wait for this rank, and before any weight is read.
     check_memory(hardware, forecast, own_device())
     world = join_world(execution.layout)
     watch.joined(world)
     fingerprint = (read_json(run.data) or {}).get("fingerprint")
     libraries = {name: version_of(name) for name in ("torch", "transformers", "peft", "safetensors")}
     versions = {"python": platform.python_version(), "shardwise": __version__, **libraries}
+    # Ranks that differ here would wait for each other, or train different models, unnoticed.
     agree(world, {"job": job.to_json(), "execution": execution.to_json(), "data": fingerprint, "versions": versions})
     if world.is_first:
         remove_leftovers(run.root)

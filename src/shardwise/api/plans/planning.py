@@ -200,8 +200,7 @@ def write_plan(made: Plan, path: str | Path) -> None:
 
 
 def timeline(made: Plan) -> Timeline | None:
-    """The timeline of a step of the chosen candidate, or None; InputError if the plan was not made
-    by this program."""
+    """The timeline of the chosen candidate's step, or None; InputError if the plan is another's."""
     try:
         return timeline_of_plan(made)
     except (KeyError, TypeError, ValueError) as error:

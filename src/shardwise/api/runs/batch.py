@@ -72,8 +72,7 @@ def find_batch(
 
 
 def sizes_beside(first: Execution, *, global_batch_size: int) -> tuple[int, ...]:
-    """Micro-batches, growing: those that divide each rank's share of the global batch, and the one
-    of an execution."""
+    """Micro-batches, growing: divisors of a rank's share of a batch, and that of an execution."""
     share = -(-global_batch_size // first.layout.data_world_size)
     dividing = {size for size in range(1, share + 1) if share % size == 0}
     return tuple(sorted(dividing | {first.micro_batch_size}))
@@ -109,8 +108,7 @@ def _forecast(request: Request, first: Execution, size: int, *, run: RunDirector
 
 
 def _choosing(chosen: Plan, candidate: Candidate) -> Plan:
-    """A plan whose choice gives way to another candidate, as one that fits. Why one does not is no
-    reason for it."""
+    """A plan whose choice gives way to another candidate, which is taken to fit."""
     others = (one for one in chosen.candidates if one is not chosen.best)
     reasons = candidate.reasons if candidate.fits else ()
     return replace(chosen, candidates=(replace(candidate, fits=True, reasons=reasons), *others), chosen=0)

@@ -32,8 +32,7 @@ def _opt_has_final_norm(d: blocks.Dimensions) -> bool:
 
 
 def _falcon_heads(d: blocks.Dimensions) -> blocks.Dimensions:
-    """The new decoder has groups of heads; the old one has one key-value head, or one for each
-    head."""
+    """The new decoder has groups of heads; the old one key-value head, or one for each head."""
     if d.flags["new_decoder_architecture"]:
         return replace(d, kv_heads=d.optional["num_kv_heads"] or d.heads)
     return _one_key_value_head(d)

@@ -168,8 +168,7 @@ _NO_ROWS: Reply = asdict(Tally())
 
 
 def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile]) -> None:
-    """Raises DataError, once and at the job's key, where a template that rows need cannot be
-    compiled."""
+    """Raises DataError at the job's key where a template that rows need cannot be compiled."""
     needed = any(file.form and file.form.name != "text" for file in files)
     path = asked.job.data.chat_template
     if needed and (path is not None or pool.facts["has_template"]):

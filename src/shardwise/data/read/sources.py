@@ -154,8 +154,7 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
 
 
 def _holds_rows(path: Path) -> bool:
-    """By its name; of a compressed file by the one beneath: an archive of pictures, say, holds
-    none."""
+    """By its name; of a compressed file by the one beneath: an archive of pictures holds none."""
     name = Path(path.stem) if path.suffix.lower() in _PACKED else path
     return name.suffix.lower() in KINDS and not _METADATA.fullmatch(path.name)
 

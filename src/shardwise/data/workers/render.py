@@ -345,8 +345,7 @@ def _rendered(template: Template, messages: Sequence[Message], *, tools: Any) ->
 
 
 def _writes_last(template: Template, messages: Sequence[Message], place: Place, *, tools: Any) -> bool:
-    """Whether what is lost is reasoning of an earlier turn, of a kind that the template writes of
-    the last turn."""
+    """Whether reasoning of an earlier turn is lost, of a kind that is written of the last one."""
     index, (key, *_) = place
     last = max(_turns(messages), default=-1)
     if key not in REASONING or index >= last:

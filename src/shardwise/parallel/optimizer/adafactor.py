@@ -103,5 +103,6 @@ class Adafactor(torch.optim.Optimizer):
             for dim, size in ((column, columns), (row, rows))
         )
         row_var, col_var = state["row_var"].lerp_(over_columns, forgets), state["col_var"].lerp_(over_rows, forgets)
+        # A row's mean is whole already: only the sum over rows is missing parts of other ranks.
         mean = whole.added(row_var.sum(-2, keepdim=True), row) / rows
         return (row_var @ col_var).div_(mean.clamp_(min=smallest))

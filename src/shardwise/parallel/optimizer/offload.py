@@ -14,8 +14,7 @@ from shardwise.parallel.optimizer.stepped import Detour, Named
 
 
 class HostCopies(Detour):
-    """Copies in host memory of what `originals` hold on a device
-    (`parallel/optimizer/stepped.py`)."""
+    """Copies in host memory of `originals` on a device (`parallel/optimizer/stepped.py`)."""
 
     def __init__(self, originals: Detour, device: torch.device) -> None:
         self.placed, self.device = originals.placed, device

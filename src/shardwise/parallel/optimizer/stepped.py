@@ -121,6 +121,7 @@ class Stepped:
         """Registers the detours as hooks around every step of the optimizer."""
         for detour in self.detours:
             optimizer.register_step_pre_hook(lambda *_, detour=detour: detour.before_step())
+        # Values go back by the way that gradients came.
         for detour in reversed(self.detours):
             optimizer.register_step_post_hook(lambda *_, detour=detour: detour.after_step())
 

@@ -57,6 +57,7 @@ class Windows(Detour):
 def _rows(whole: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """This rank's rows of a plain tensor, as a view."""
     degree, index = mesh.size(0), mesh.get_local_rank(0)
+    # The last ranks may have no rows: the first ones have as many as `torch.chunk` gives them.
     before = min(index * rows_of_shard(whole.shape[0], degree=degree, index=0), whole.shape[0])
     return whole.narrow(0, before, rows_of_shard(whole.shape[0], degree=degree, index=index))
 
@@ -64,6 +65,7 @@ def _rows(whole: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 def _placed(rows: torch.Tensor, whole: torch.Tensor, mesh: DeviceMesh) -> DTensor:
     """This rank's rows of a parameter, which may be sliced, with the parameter's shape."""
     sliced: Placement = whole.placements[0] if isinstance(whole, DTensor) else Replicate()
+    # A slice is cut, not the whole weight, in which the rows of a shard lie apart then.
     sharded = _StridedShard(0, split_factor=mesh.size(1)) if sliced == Shard(0) else Shard(0)
     placements = [sharded, sliced]
     return DTensor.from_local(rows, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
@@ -95,6 +97,7 @@ def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh) -> None:
 def _exchange(bucket: list[_Span], axis: DeviceMesh) -> None:
     """One message, with its buffers."""
     degree, here, length = axis.size(), axis.get_local_rank(), sum(span.length for span in bucket)
+    # A rank's rows of several weights do not lie side by side, as a message must.
     mine = bucket[0].whole.new_empty(length)
     everyone = mine.new_empty(degree * length)
     _copy(bucket, mine, rank=here, out=True)

@@ -66,6 +66,7 @@ class Moves:
 
     def _own_part(self, whole: torch.Tensor) -> torch.Tensor:
         part = whole.chunk(self.mesh.size(), dim=1)[self.mesh.get_local_rank()]
+        # A view would keep the whole sequence alive.
         return part.clone(memory_format=torch.contiguous_format)
 
     def _gather(self, part: torch.Tensor) -> torch.Tensor:

@@ -5,10 +5,10 @@ How each matrix is sliced is transformers' own plan of the model. Activations ar
 embedding           each rank looks up the ids of its rows; results are summed
 first block         each rank keeps its part of the sequence, for residuals and norms
 attention and MLP   the sequence is gathered before, and reduce-scattered after
-experts             the sequence is gathered before; each rank has some experts whole, whose results are summed
-what is not sliced  the sequence is gathered before, and each rank keeps its part of what all compute
+experts             the sequence is gathered before; each rank has some, whose results are summed
+what is not sliced  the sequence is gathered before; each rank keeps its part of what all compute
 final norm          the sequence is gathered after
-head                each rank computes the logits of its rows; the loss compares them (`Rows`), or they are gathered
+head                each rank has logits of its rows, which the loss compares (`Rows`) or gathers
 
 Gradients of replicated parameters are partial sums: FSDP2 sums them at each backward, or
 `settle_gradients` once per step.

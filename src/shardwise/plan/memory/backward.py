@@ -7,7 +7,7 @@ from shardwise.plan.costs.autocast import fresh_gradient, weight_casts
 from shardwise.plan.costs.block import of_one_block, shared
 from shardwise.plan.costs.context import all_gathered_keys
 from shardwise.plan.costs.fsdp import all_gather_input, reduce_scatter_buffers, reduce_scatter_copy, unsharded_unit
-from shardwise.plan.work import Alive, Scene, Work
+from shardwise.plan.work import Alive, Scene
 from shardwise.spec.model.profile import ModelProfile
 
 
@@ -49,16 +49,16 @@ def _tiled(scene: Scene, behind: int) -> Iterator[Alive]:
     begun = work.tokens * (of.saved + of.stream) + shared(scene)
     before = reduce_scatter_buffers(scene, unsharded=others, behind=behind)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
-    saved = of_one_block(scene)
+    saved, sums = of_one_block(scene), 0 if work.sharded else of_mlp * work.types.trainable
     made = reduce_scatter_buffers(scene, unsharded=others + of_mlp, behind=behind, fresh=of_mlp)
     yield {
         "activations": saved + work.tokens * of.stream + work.mlp_tokens * of.tile[1] + work.tokens * of.norm_backward,
-        "temporary": casts + of.computed_weights + _made(work, of_mlp) + of_mlp * work.types.compute,
+        "temporary": casts + of.computed_weights + sums + of_mlp * work.types.compute,
         "communication": made,
     }
     yield {
         "activations": saved + work.tokens * (of.attention_backward - of.saved_by_mlp),
-        "temporary": casts + _made(work, of_mlp),
+        "temporary": casts + sums,
         "communication": made + all_gathered_keys(scene),
     }
     yield _end(scene)
@@ -80,30 +80,21 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     yield {"activations": inside + work.tokens * work.of_block.fused_mlp, "temporary": casts, "communication": before}
     yield {
         "activations": without + work.tokens * work.of_block.compiled_attention,
-        "temporary": casts - _cast(work, of_mlp) + _made(work, of_mlp),
+        "temporary": casts + (0 if work.sharded else of_mlp * work.types.compute),
         "communication": reduce_scatter_buffers(scene, unsharded=others + of_mlp, behind=behind, fresh=of_mlp)
         + all_gathered_keys(scene),
     }
     # Where rows are few, inductor delays gradients until the last kernel, which casts all of them.
     own = scene.part.inventory.block.trained_elements
-    end = _end(scene) | {"temporary": _cast(work, own) + _made(work, own)}
+    end = _end(scene) | {"temporary": fresh_gradient(work, own)}
     yield end
     yield end | {"communication": reduce_scatter_buffers(scene, unsharded=others + own, behind=behind, fresh=own)}
-
-
-def _cast(work: Work, elements: int) -> float:
-    """Copies of so many trained elements, or of their gradients, in the compute type."""
-    return elements * work.types.compute if work.setting.casts else 0
-
-
-def _made(work: Work, elements: int) -> float:
-    """Gradients that are not handed over yet, where they do not wait in another unit's sum."""
-    return 0 if work.sharded else elements * work.types.trainable
 
 
 def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     work, of, largest = scene.work, scene.work.of_block, scene.part.inventory.block.largest_trained
     tokens, casts, others = work.tokens, weight_casts(scene, blocks=1), _of_other_blocks(scene)
+    # The MLP comes first in backward, while all that the block saved is still there.
     last, all_of_mlp = _trained_of_mlp(scene)
     stream, product, inside = of.gradients
     saved, before = of_one_block(scene), reduce_scatter_buffers(scene, unsharded=others, behind=behind)
@@ -127,8 +118,10 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
         "temporary": casts + fresh_gradient(work, largest) + made,
         "communication": of_mlp,
     }
+    # In the first micro-batch a gradient stays as it is made; later ones are added to it.
     kept = 0 if work.sharded or scene.whole else of.last_matrix * work.types.trainable
     yield {"activations": saved + tokens * inside, "temporary": casts, "communication": with_last, "gradients": kept}
+    # Under cp attention's backward gathers keys and values once more.
     if keys := all_gathered_keys(scene):
         at_attention = saved + tokens * (of.attention_backward - of.saved_by_mlp)
         yield {"activations": at_attention, "temporary": casts, "communication": of_mlp + keys}

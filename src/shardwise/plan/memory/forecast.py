@@ -41,6 +41,7 @@ def forecast_memory(work: Work, known: Mapping[object, Peak] | None = None) -> M
     peaks: list[tuple[Peak, RankMemory]] = []
     for holding in holdings_of(work):
         part = holding.part
+        # Ranks that hold the same, with as much in flight, have one peak.
         key = (part.inventory, holding.shards, *flights(layout, pp=part.pp, num_micro_batches=micros))
         if key not in alike:
             alike[key] = known.get(_place(holding)) or _peak(work, holding)
@@ -89,6 +90,7 @@ def _peak(work: Work, holding: Holding, *, most: float = inf) -> Peak:
         held, doubt, reserved = ends(alive, context=context, sharded=sharded)
         if held > fullest[2]:
             fullest = (name, alive, held, doubt)
+        # Doubt differs by part: a lower instant may have the higher end.
         highest = max(highest, held + doubt)
         most_reserved = max(most_reserved, reserved)
         if held + doubt > most or reserved > most:
@@ -232,6 +234,7 @@ class Peaks:
             self._spread[key] = tuple(
                 holding
                 for part in self._spread[stages]
+                # `torch.chunk` fills the first slice first, so that no other holds more.
                 if every or part.tp.start == 0
                 for holding in holdings(
                     part,

@@ -70,6 +70,7 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
 def gradient_bytes(scene: Scene, which: Gradients) -> float:
     """Bytes of the gradients that exist; unsharded ones in the type in which they are reduced."""
     work, holding = scene.work, scene.holding
+    # DDP's buckets stay between steps; all other gradients are freed by `zero_grad`.
     if which == "buckets":
         return bucket_bytes(scene)
     if which != "all" and scene.turn is not None:
@@ -89,6 +90,7 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     if work.sharded:
         behind = scene.part.inventory.ends[1].trained_elements * work.types.trainable
         root = (root - behind) / work.execution.layout.weight_shards
+    # All blocks but those of the unit that is at work last.
     first_unit = min(work.unit_blocks, len(scene.part.span))
     return max(0, holding.gradients - first_unit * holding.block_gradients - root)
 
@@ -286,5 +288,6 @@ def _evaluation(scene: Scene) -> Alive:
 def _saving(scene: Scene) -> Alive:
     """Trained tensors are brought together one at a time."""
     work, tp = scene.work, scene.work.execution.layout.tp
+    # Slices and shards are gathered for the file, one weight after the other.
     largest = scene.part.largest_trained * tp
     return {"temporary": largest * work.types.trainable if work.sharded or tp > 1 else 0}

@@ -134,6 +134,7 @@ def on_hardware(question: Question, cluster: Cluster) -> Question:
 
 def of_job(question: Question, job: Job) -> Question:
     """The question of a job with given tensors. Raises UnsupportedError: no forecast for them."""
+    # What was remembered was of other tensors.
     return replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo())
 
 

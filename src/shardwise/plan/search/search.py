@@ -96,6 +96,7 @@ class Search:
         while ahead and ahead[0].seconds <= limit:
             option = heappop(ahead)
             strategy = self.strategies[option.base.layout.strategy]
+            # Bounds come in order: what was found first is the fastest of its strategy.
             if strategy.best is not None:
                 continue
             can_be_chosen = in_full or option.seconds <= near
@@ -169,6 +170,7 @@ class Search:
     def _largest_that_fits(self, option: _Option) -> int:
         """Of the micro-batches below one that does not fit, by bisection; 0 where none fits."""
         sizes = sizes_on(self.question.job, option.base.layout.data_world_size)
+        # Memory grows with the micro-batch, so that bisection is right.
         low, high = -1, sizes.index(-option.smaller)
         while high - low > 1:
             middle = (low + high) // 2
@@ -287,6 +289,7 @@ def search_offloads(question: Question, *, all_strategies: bool = True) -> list[
         if search.has_room if all_strategies else search.something_fits():
             limit = tie * least_of(known, goal="fastest", cluster=question.cluster)
             search.look(limit=limit, all_strategies=all_strategies and not known)
+        # Searches with less offload, with which nothing fits, have no say.
         if search.found and searches and not searches[0].found:
             searches.clear()
         searches.append(search)

@@ -68,6 +68,7 @@ class StageTime:
         else:
             first, last = message.head_reduce + again if again else 0.0, reduce + message.outer_again
             seconds = loss + max(b, first) + (n - 2) * max(b, again + reduce) + max(b, last) + tail
+            # Reductions queue on one stream: together they may take longer than the blocks.
             seconds = max(seconds, loss + message.head_reduce + (n - 1) * reduce + tail)
         computing = self.loss.computing + n * piece.computing
         busy = max(self.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)

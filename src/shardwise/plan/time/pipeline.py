@@ -45,6 +45,7 @@ def rank_ends(
         return walk(schedule, stages=stages, num_micro_batches=num_micro_batches, send=send)
     before = walk(schedule, stages=stages, num_micro_batches=short, send=send)
     after = walk(schedule, stages=stages, num_micro_batches=longer, send=send)
+    # The filling and draining of both runs cancel out.
     pace = (max(after) - max(before)) / (longer - short)
     return tuple(end + (num_micro_batches - longer) * pace for end in after)
 
@@ -65,6 +66,7 @@ def walk(
     tables = _tables(stages, num_micro_batches)
     clock, following = [0.0] * ranks, [next(order, None) for order in orders]
     while any(following):
+        # Each rank goes on until it needs what is not there yet; then it is the next one's turn.
         for rank, order in enumerate(orders):
             now, action = clock[rank], following[rank]
             while action is not None:

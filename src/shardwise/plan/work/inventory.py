@@ -67,8 +67,7 @@ class Unit:
         return max((t.rows * t.columns for t in self.tensors if t.trained), default=0)
 
     def trained_of(self, names: frozenset[str]) -> tuple[int, int]:
-        """Elements that are trained of matrices of these names, with biases and adapters: of the
-        largest tensor, and of all."""
+        """Trained elements of these matrices, biases and adapters too: of the largest, of all."""
         of_matrix = (t for t in self.tensors if t.name in names or t.name.rpartition(".")[0] in names)
         found = [tensor.elements for tensor in of_matrix if tensor.trained]
         return max(found, default=0), sum(found)
@@ -215,6 +214,7 @@ def outer(inventory: Inventory, is_first: bool, is_last: bool) -> Outer:
 def take_inventory(job: Job, model: ModelShape) -> Inventory:
     """Lists the parameters of a job. Raises UnsupportedError: LoRA settings that no forecast is
     made for, or targets that the model does not have."""
+    # As text, for a cache: pydantic's models have no hash.
     lora = None if job.adapters is None else job.adapters.model_dump_json()
     return _taken(model, job.method, lora, experts=job.quantises_experts)
 
@@ -239,6 +239,7 @@ def _taken(model: ModelShape, method: Method, adapted_by: str | None, *, experts
     adapted = frozenset(name for name, hold in held.items() if hold == "module")
     plain = lora is not None and not lora.use_dora and not lora.lora_dropout
     turned = {m.name for kind in model.kinds for m in kind.matrices if m.transposed}
+    # Products are joined where nothing comes between them: no DoRA, dropout or Conv1D.
     joined = adapted - turned if plain else frozenset[str]()
     made = Inventory(blocks=blocks, root=Unit(tensors=tuple(root)))
     return replace(
@@ -279,6 +280,7 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None, experts: bool = False
     elif m.stacked:  # the first dim counts the experts
         yield replace(whole, rows=m.count, columns=rows * columns, last=columns, cut=cut and "rows")
     else:
+        # Conv1D stores a weight the other way round, in which its cut is the other dim.
         stored = cut and (_OTHER_DIM[cut] if m.transposed else cut)
         # Linear modules are quantised; a bare parameter stays as it is.
         yield replace(whole, quantised=method == "qlora" and m.adaptable, count=m.count, cut=stored)

@@ -104,6 +104,7 @@ def _counts(kinds: list[int], spans: list[range]) -> tuple[int, ...]:
     """Blocks of each kind in some stages; kinds are taken as spread evenly over the depth."""
     total = sum(kinds)
     counts = [sum(kind * span.stop // total - kind * span.start // total for span in spans) for kind in kinds[1:]]
+    # The first kind takes what rounding leaves, so that stages hold all blocks.
     return sum(len(span) for span in spans) - sum(counts), *counts
 
 
@@ -111,6 +112,7 @@ def bounds(sizes: Iterable[int], degree: int) -> list[int]:
     """Where consecutive ranks begin to differ, if dims of these sizes are cut by `torch.chunk`."""
     found = {0, degree}
     for size in set(sizes):
+        # Full chunks come first and are alike; then a shorter one, then empty ones.
         whole = size // -(-size // degree) if size else 0
         found |= {min(whole, degree), min(whole + 1, degree)}
     return sorted(found)
@@ -124,6 +126,7 @@ def sliced_shape(model: ModelShape, *, degree: int) -> ModelShape:
         OtherBlocks(count=other.count, matrices=_sliced(other.matrices, degree), norms=other.norms)
         for other in model.other_blocks
     )
+    # Families whose attention is not sliced have all heads on every rank.
     of_heads = degree if "attention heads" in heads(model) else 1
     return replace(
         model,

@@ -119,6 +119,7 @@ def _share(
         padding += (tensor.kept(degree=degree, index=0) - kept) * width
         if tensor.trained:
             trained += kept
+            # ZeRO-1 cuts states by rows (`parallel/optimizer/zero1.py`), FSDP as it cuts weights.
             stepped = tensor.kept(degree=of_states, index=at, by_rows=degree == 1) // tensor.count
             states += tensor.count * tensor.state_bytes(optimizer, stepped, types, momentum=momentum)
     return _Share(weights, trained * types.trainable, states, padding)
@@ -142,6 +143,7 @@ def _offloaded(held: Holding, execution: Execution, *, types: DtypeBytes, host_a
     if not host_apart:
         return replace(held, optimizer=held.optimizer + copies)
     locked = _page_locked(held, execution.layout, types=types, trained=True)
+    # Weights' copies and gradients are page-locked, to be moved while the GPU computes.
     return replace(held, optimizer=0, on_host=held.optimizer + 2 * locked)
 
 
@@ -153,8 +155,7 @@ def page_locked_bytes(size: float) -> int:
 def _page_locked(
     held: Holding, layout: Layout, *, types: DtypeBytes, trained: bool = False, padded: bool = False
 ) -> int:
-    """Page-locked host memory for a rank's shards; of `trained` tensors alone, `padded` to the
-    length of the first shard."""
+    """Page-locked bytes of a rank's shards, of `trained` tensors, `padded` as the first is."""
     index, by_rows = 0 if padded else held.shards.start, layout.weight_shards == 1
 
     def size(tensor: Tensor) -> float:

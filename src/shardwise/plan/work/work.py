@@ -51,6 +51,7 @@ class Work:
 
     def under(self, execution: Execution) -> Work:
         """The work of an execution that differs only in sharing data and stages, sizes, order."""
+        # Not `replace`: a search makes many thousands, and needs no values computed of this one.
         other = object.__new__(Work)
         other.__dict__.update({name: self.__dict__[name] for name in _FIELDS}, execution=execution)
         return other
@@ -71,6 +72,7 @@ class Work:
 
     @cached_property
     def _made_once(self) -> dict[object, Any]:
+        # All that results kept by `once` may depend on: what is left out here must be in `differs`.
         execution, layout = self.execution, self.execution.layout
         axes = (layout.dp_replicate, layout.dp_shard, layout.tp, layout.pp, layout.cp, layout.ep)
         shards = (layout.zero_stage, layout.shard_over_cp, layout.reshard_after_forward)
@@ -124,6 +126,7 @@ class Work:
     @cached_property
     def saves_on_host(self) -> bool:
         """Whether what blocks save waits for their backward in other memory than the rank's own."""
+        # A CPU process has no other memory: what is "on the host" stays its own.
         return self.execution.saves_on_host and self.setting.cuda
 
     @property
@@ -150,6 +153,7 @@ class Work:
     @property
     def head_slice(self) -> float:
         """Logits of each of them on one rank."""
+        # Logits that are capped or scaled are gathered before, whole on each rank.
         return self.model.vocab_size / (self.execution.layout.tp if self.model.plain_head else 1)
 
 
@@ -165,6 +169,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         inventory=inventory,
         types=types,
         sharded=execution.gathers_weights,
+        # Documents or a window shorter than rows: these kernels are given a mask for either.
         masked=execution.attn_implementation in MASKED
         and (bool(job.data.packing) or (model.sliding_window or length) < length),
         attention=execution.attn_implementation,

@@ -133,18 +133,19 @@ def tiles_mlp(job: Job, execution: Execution, model: ModelShape) -> bool:
     return not reasons(rows.of_tiles(job, replace(execution, mlp="chunked"), as_trained(job, model)))
 
 
-def rehearsal_refusals(execution: Execution, model: ModelShape) -> list[str]:
+def rehearsal_refusals(execution: Execution, model: ModelShape) -> list[Reason]:
     """Why an execution cannot be rehearsed: PyTorch does not run it on tensors without numbers.
     Blocks that it compiles are rehearsed eager, for the compiler chooses what a block keeps."""
-    attention, numbers = execution.attn_implementation, "is a number, and rehearsed tensors have none"
-    apart = "is not rehearsed: a rehearsal does not tell the host's memory from the GPU's; write"
-    reasons = {
-        f"offload {execution.offload} {apart} train.offload: none": execution.offload != "none",
-        f"gradient_checkpointing {execution.gradient_checkpointing} {apart} train.gradient_checkpointing: "
-        f"{execution.recompute}": execution.saves_on_host,
-        f"{model.family} is not rehearsed: which expert a token goes to {numbers}": model.has_experts,
-        f"{attention} is not rehearsed: it has kernels for GPUs alone; write train.attn_implementation: sdpa": (
-            attention not in ("sdpa", "eager", "varlen")
-        ),
-    }
-    return [reason for reason, holds in reasons.items() if holds]
+    kernel, kind, recompute = execution.attn_implementation, execution.gradient_checkpointing, execution.recompute
+    apart = "is not rehearsed: a rehearsal does not tell the host's memory from the GPU's"
+    routed = "is not rehearsed: which expert a token goes to is a number, and rehearsed tensors have none"
+    lacks, sdpa = f"{kernel} is not rehearsed: it has kernels for GPUs alone", "write train.attn_implementation: sdpa"
+    kept, resident = f"write train.gradient_checkpointing: {recompute}", "write train.offload: none"
+    return reasons(
+        [
+            Row(execution.offload != "none", f"offload {execution.offload} {apart}", resident),
+            Row(execution.saves_on_host, f"gradient_checkpointing {kind} {apart}", kept),
+            Row(model.has_experts, f"{model.family} {routed}"),
+            Row(kernel not in ("sdpa", "eager", "varlen"), lacks, sdpa),
+        ]
+    )

@@ -86,6 +86,7 @@ def check_layout(
         )
     strangers = sum(count for name, count in counted.items() if name not in elements)
     expected_of = [*sorted(elements.items()), ("weights that the model does not have", 0)]
+    # One exchange for all names, in an order that every rank has.
     everywhere = torch.tensor([*(counted[name] for name in sorted(elements)), strangers])
     dist.all_reduce(everywhere, group=world.control)
     for found, (name, expected) in zip(everywhere.tolist(), expected_of, strict=True):
@@ -205,6 +206,7 @@ def check_finite(world: World, *, step: int, loss: float, norm: float, bad_sampl
     `file:line`."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
+    # Every rank looks: the loss is a sum over all, and does not say whose rows spoiled it.
     culprits = [(rank, sample) for rank, sample in enumerate(gather(world, bad_sample())) if sample is not None]
     culprit = culprits[0] if culprits else None
     source = f" on rank {culprit[0]} in the sample from {where(culprit[1])}" if culprit else ""

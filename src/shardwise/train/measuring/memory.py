@@ -66,6 +66,7 @@ def _storages(tensors: Iterable[torch.Tensor], device: torch.device | None) -> d
         local = local_part(tensor)
         if device is None or local.device.type == device.type:
             storage = local.untyped_storage()
+            # Tied weights and views share a storage, which counts once; fake ones have no address.
             storages[storage.data_ptr() or id(storage)] = storage.nbytes()
     return storages
 
@@ -171,6 +172,7 @@ class MemoryMeter:
         if self._on_gpu or not is_first:
             yield
             return
+        # The profiler counts changes: what is there already is added.
         before = held(self._parameters, self._optimizer, device=self._device).total
         before += sum(_storages(self._buckets, self._device).values())
         self._turns.clear()

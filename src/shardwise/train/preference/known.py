@@ -58,6 +58,7 @@ class KnownReference:
             )
         its = replace(step, spread=other.spread, balance=None, leaves_padding=False)
         self._fill_parts(its, other.content)
+        # Its memory is needed for training.
         del its, other
         gc.collect()
 
@@ -112,6 +113,7 @@ class KnownReference:
         place = np.full(len(data), -1, np.int64)
         place[ids] = np.arange(len(ids))
         found = torch.zeros(len(ids), data.sides, dtype=torch.float32, device=step.world.device)
+        # Rows of about one length stand together, so that little is padding.
         ordered = ids[np.argsort(-data.lengths[ids].astype(np.int64), kind="stable")]
         for start in range(0, len(ids), per_forward):
             some = ordered[start : start + per_forward]
@@ -122,6 +124,7 @@ class KnownReference:
                     at, to = zip(*own, strict=True)
                     found[list(to)] = logs.view(-1, data.sides)[list(at)]
             self.journal.progress.touch()
+        # Peers of tensor and context parallel found the same, and may not add it twice.
         if not counts_once(step.world):
             found.zero_()
         dist.all_reduce(found)

@@ -137,8 +137,7 @@ def _rehearsed(
     with ExitStack() as modes:
 
         def fill(model: nn.Module, *, weights: Weights, **given: Any) -> None:
-            """Materialises without reading. What was built before is on the meta device, which is
-            no fake."""
+            """Materialises without reading. What exists is on the meta device, which is no fake."""
             if not ledger.is_on:
                 modes.enter_context(fakes)
                 modes.enter_context(ledger)

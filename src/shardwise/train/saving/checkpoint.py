@@ -1,8 +1,8 @@
 """Checkpoints: sharded, layout-independent, hashed, committed by one rename, read without pickle.
 
 checkpoint-200/
-  manifest.json            step, layout, identity; dtype, shape and slices of every tensor; size and sha256 of files
-  rank-00000.safetensors   this rank's pieces of trained weights and optimizer states, and its random state
+  manifest.json            step, layout, identity; dtype, shape, slices of tensors; files' sha256
+  rank-00000.safetensors   this rank's parts of weights, optimizer states and its random state
 """
 
 import shutil
@@ -89,6 +89,7 @@ class Checkpoints:
             return False
         pieces = live_pieces(self.parameters, self.stepped, self.optimizer, counted=self.ownership.counts)
         pieces = [piece for piece in pieces if piece.local.numel()]
+        # Training goes on and changes the live tensors: a copy is written.
         tensors = self._copies.of({p.name: p.local for p in pieces}, device=self.world.device)
         tensors |= random_state(self.world.device)
         writing = _Writing(
@@ -203,6 +204,7 @@ class Checkpoints:
             files = sorted(read_manifest(folder)["files"].items())
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return f"its manifest cannot be read: {error}"
+        # Hashing is slow: each rank reads its share, and hears the others' faults.
         mine = files[self.world.rank :: self.world.size]
         faults = ((name, file_fault(folder / name, record)) for name, record in mine)
         return next((f"{name} {fault}" for name, fault in faults if fault), None)
@@ -222,6 +224,7 @@ class Checkpoints:
         return None
 
     def _fill(self, reader: Reader, manifest: dict[str, Any]) -> None:
+        # Optimizers make their states in a first step; they must be there to be filled.
         create_states(self.optimizer)
         for target in live_pieces(self.parameters, self.stepped, self.optimizer):
             reader.fill(target)

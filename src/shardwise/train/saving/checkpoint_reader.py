@@ -85,6 +85,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError("it is not what was written (its sha256 differs)")
     if folder.name != f"{CHECKPOINT_PREFIX}{manifest['step']}":
         raise ValueError(f"it is of step {manifest['step']}")
+    # A name with folders in it could lead out of the checkpoint.
     for name in manifest["files"]:
         if Path(name).name != name:
             raise ValueError(f"names {name!r}, which is not a plain file name")
@@ -121,6 +122,7 @@ class Reader:
                 part = read_part(self._files[described["file"]], target.name, into_stored)
                 target.local[into_piece] = part.to(target.local)
                 covered += part.numel()
+        # Stored slices do not overlap, so that a sum tells whether all is covered.
         if covered != target.local.numel():
             raise ValueError(f"{target.name}: the checkpoint covers only part of it")
 

@@ -112,6 +112,7 @@ class Journal:
 
     def failed(self, error: BaseException) -> None:
         """Writes the cause of this worker's failure; the process ends next."""
+        # Never released: the watchdog may not write another cause over this one.
         self.last_word.acquire()
         self.write_failure(error, rank=self.rank, phase=self.at)
 
