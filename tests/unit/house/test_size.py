@@ -14,10 +14,10 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3030,
-    "catalog": 3170,
+    "api": 3020,
+    "catalog": 3160,
     "cli": 1830,
-    "data": 4920,
+    "data": 4910,
     "interop": 1350,
     "launch": 2960,
     "methods": 350,
@@ -27,10 +27,10 @@ CEILINGS = {
     "programs": 210,
     "report": 2310,
     "spec": 5510,
-    "train": 9310,
+    "train": 9330,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51380, 33945
+ALL, ALL_TESTS = 51420, 33940
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100
