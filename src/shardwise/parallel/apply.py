@@ -1,7 +1,8 @@
 """Applies a parallel layout to a model, in this order:
 
 (split in stages) -> tensor, experts -> tiles -> recompute -> compile -> saved on the host -> shard
--> materialise -> replicate
+-> materialise
+-> replicate
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Figures of each optimizer step: metrics.jsonl, trackers, progress lines.
 
-tokens_per_second = tokens / step_seconds, without padding; mfu = model FLOPs per token *
-tokens_per_second / (ranks * peak FLOP/s).
+tokens_per_second = tokens / step_seconds, without padding;
+mfu = model FLOPs per token * tokens_per_second / (ranks * peak FLOP/s).
 """
 
 import math
