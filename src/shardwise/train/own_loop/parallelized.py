@@ -34,8 +34,8 @@ from shardwise.train.loss_scale import LossScale
 from shardwise.train.model import ModelPart, TrainedModel, cut_parts, spread_parts
 from shardwise.train.optim import norm_of
 from shardwise.train.own_loop.given import Given, untouched
-from shardwise.train.own_loop.gradients import plain
 from shardwise.train.own_loop.handed import Handed
+from shardwise.train.own_loop.part_gradients import plain
 from shardwise.train.own_loop.shares import global_batch
 from shardwise.train.saving.export import Result
 from shardwise.train.saving.final import save_folder
