@@ -1,5 +1,4 @@
-"""What finished runs measured over what was forecast for them: a file of this machine's, one run a
-line."""
+"""What finished runs measured over their forecasts: a file of this machine's, a run a line."""
 
 import json
 import os

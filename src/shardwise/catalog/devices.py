@@ -1,5 +1,4 @@
-"""The GPUs that the driver reports: their memory, what of it is free and who holds the rest, and
-which are visible."""
+"""The driver's GPUs: their memory, what of it is free, who holds the rest, which are visible."""
 
 import os
 import re

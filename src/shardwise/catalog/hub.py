@@ -1,5 +1,4 @@
-"""A model's files by hub id: config.json from the local cache or by one HTTP request, and names of
-tokenizer files."""
+"""A model's files by hub id: config.json, cached or by one HTTP request; tokenizer file names."""
 
 import os
 import re

@@ -1,5 +1,4 @@
-"""What was counted of a job's data, found again by paths, sizes and times of change: no row is read
-for it."""
+"""What was counted of a job's data, found again by paths, sizes and times of change alone."""
 
 import hashlib
 import json

@@ -1,5 +1,4 @@
-"""What this machine has, found without torch: GPUs by nvidia-smi, otherwise CPU processes; and
-facts for `doctor`."""
+"""What this machine has, found without torch: GPUs by nvidia-smi, else CPU processes; `doctor`."""
 
 import os
 import platform

@@ -1,5 +1,4 @@
-"""What `shardwise probe` measured on this machine, and a cluster that has these rates in place of
-the catalogue's."""
+"""What `shardwise probe` measured here, and a cluster that has it in place of the catalogue's."""
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""What commands share: options, and a console with colours on a terminal and no escape codes in a
-pipe."""
+"""What commands share: options, and a console with colours on a terminal alone."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""`shardwise compare` and `shardwise verify`: one job under several layouts, the fastest first or
-step by step."""
+"""`shardwise compare` and `shardwise verify`: one job under several layouts, by time or by step."""
 
 from __future__ import annotations
 

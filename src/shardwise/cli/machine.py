@@ -1,5 +1,4 @@
-"""`shardwise doctor`: what this machine has, and what it lacks; `shardwise probe`: measures its
-rates."""
+"""`shardwise doctor`: what this machine has and lacks; `shardwise probe`: measures its rates."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A plan for the terminal: the answer and its reasons, tables of candidates and hardware, and what
-was not chosen."""
+"""A plan for the terminal: answer and reasons, tables of candidates and hardware, what was left."""
 
 import re
 import textwrap

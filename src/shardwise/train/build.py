@@ -1,6 +1,7 @@
 """Composes job, execution, model, data, optimizer, checkpoints and metrics."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -81,13 +82,7 @@ def build(
     context = Context(world.mesh["cp"]) if world.layout.cp > 1 else None
     if context is not None:
         context.register()
-    try:
-        revision = revision_of(run, job.model)
-        said = {"chat_template": prepared.get("chat_template"), "ends": learned_ends(prepared)}
-        model = build_model(job, execution, world=world, revision=revision, fill=fill, **said)
-    except ModelError:
-        with read_places(run).blaming("model"):  # the job's line of it
-            raise
+    model = _model(run, job, execution, world=world, prepared=prepared, fill=fill)
     data, trial_rows = open_prepared(prepared["train"]), prepared.get(TRIAL_ROWS)
     if trial_rows is not None:
         data = data.longest_alone(trial_rows)
@@ -95,21 +90,7 @@ def build(
         _check_positions(data, model.shape)
     state_packed(data.packed, told=context.hear if context is not None else None)
     hold_rotations(model.spread.modules)
-    batches = Batches(
-        Batcher(
-            data=data,
-            micro_batch_size=execution.micro_batch_size,
-            data_rank=world.data_rank,
-            data_world_size=world.layout.data_world_size,
-            padding_id=prepared["padding_id"],
-            length_multiple=world.layout.sequence_multiple,
-        ),
-        global_batch_size=spec.global_batch_size,
-        seed=spec.seed,
-        shuffle=job.data.shuffle,
-        num_epochs=spec.num_train_epochs,
-        max_steps=spec.max_steps,
-    )
+    batches = _batches(data, job, execution, world=world, padding_id=prepared["padding_id"])
     steps = _stepped(model, execution, world=world)
     optimizer = build_optimizer(steps.parameters, train=spec, name=execution.optimizer, wholes=steps.wholes())
     steps.follow(optimizer)
@@ -181,6 +162,37 @@ def build(
         meter=meter,
         types=types,
         is_trial=trial_rows is not None,
+    )
+
+
+def _model(
+    run: RunDirectory, job: Job, execution: Execution, *, world: World, prepared: dict[str, Any], fill: Materialise
+) -> TrainedModel:
+    try:
+        revision = revision_of(run, job.model)
+        said = {"chat_template": prepared.get("chat_template"), "ends": learned_ends(prepared)}
+        return build_model(job, execution, world=world, revision=revision, fill=fill, **said)
+    except ModelError:
+        with read_places(run).blaming("model"):  # the job's line of it
+            raise
+
+
+def _batches(data: PreparedData, job: Job, execution: Execution, *, world: World, padding_id: int) -> Batches:
+    batcher = Batcher(
+        data=data,
+        micro_batch_size=execution.micro_batch_size,
+        data_rank=world.data_rank,
+        data_world_size=world.layout.data_world_size,
+        padding_id=padding_id,
+        length_multiple=world.layout.sequence_multiple,
+    )
+    return Batches(
+        batcher,
+        global_batch_size=job.train.global_batch_size,
+        seed=job.train.seed,
+        shuffle=job.data.shuffle,
+        num_epochs=job.train.num_train_epochs,
+        max_steps=job.train.max_steps,
     )
 
 

@@ -1,5 +1,4 @@
-"""Finished runs are noted with what they measured over their forecasts; a plan says so, and
-multiplies if asked to."""
+"""Runs are noted with what they measured over forecasts; a plan says so, or multiplies by it."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,5 +1,4 @@
-"""`train` on several machines, on each of which the user starts it: node 0 prepares, and all train
-together."""
+"""`train` on several machines, started on each: node 0 prepares, and all train together."""
 
 import uuid
 from collections.abc import Generator, Sequence

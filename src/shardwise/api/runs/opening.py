@@ -1,5 +1,4 @@
-"""The opening of a run: it is accepted, its folder is held, and what is going to run is written
-there."""
+"""The opening of a run: accepted, its folder held, and what is going to run written there."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

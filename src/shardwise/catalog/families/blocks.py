@@ -1,5 +1,4 @@
-"""The MLPs and norms of a block, by kind of transformers' code, under the names of the Hugging Face
-module tree."""
+"""The MLPs and norms of a block, by kind of code, under transformers' names of modules."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,5 +1,4 @@
-"""Experts: their matrices, which transformers stacks in two parameters, and the blocks that have
-them."""
+"""Experts: their matrices, stacked in two parameters by transformers, and their blocks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,5 +1,4 @@
-"""Joins the workers' shards into prepared data: the evaluation split, packing, and the flat files
-of the store."""
+"""Joins the workers' shards into prepared data: evaluation split, packing, the store's files."""
 
 from __future__ import annotations
 

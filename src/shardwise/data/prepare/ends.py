@@ -1,5 +1,4 @@
-"""Which token ends what is trained, and why none does: a model stops by itself where it was trained
-to stop."""
+"""Which token ends what is trained, and why none does: a model stops where it was trained to."""
 
 import re
 from collections import Counter

@@ -1,5 +1,4 @@
-"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers,
-joins the results."""
+"""Prepares data on a cache miss: cuts files, recognises rows, hands out chunks, joins results."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,4 @@
-"""Parquet and Arrow files: their columns, how many rows each of their groups holds, and the rows of
-some groups."""
+"""Parquet and Arrow files: their columns, rows in each of their groups, and those of some."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,5 +1,4 @@
-"""The messages, tools and calls of a chat, in the spellings of OpenAI and ShareGPT; and text, from
-any column."""
+"""The messages, tools and calls of a chat, in the spellings of OpenAI and ShareGPT; and text."""
 
 import json
 from collections.abc import Mapping

@@ -1,5 +1,4 @@
-"""Reads a chunk's rows with their lines; a bad row is reported, not raised, so that all are found
-at once."""
+"""Reads a chunk's rows with their lines; a bad row is reported, so that all are found at once."""
 
 import csv
 import io

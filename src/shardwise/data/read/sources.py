@@ -1,5 +1,4 @@
-"""Which files a job's `data.path` and `data.eval_path` mean: single files, folders of files, hub
-ids."""
+"""Which files `data.path` and `data.eval_path` mean: single files, folders of files, hub ids."""
 
 import re
 from collections.abc import Callable, Generator, Sequence

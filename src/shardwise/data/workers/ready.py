@@ -1,5 +1,4 @@
-"""Marks that rows carry already: a prompt that was put into a template before, and ends that are
-written once."""
+"""Marks that rows carry already: a prompt out of a template, and ends that are written once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
-"""A model that a user has in memory: what it is as a job, what of it is refused, and copies without
-weights of it."""
+"""A model that a user has in memory: as a job, what is refused, and copies without weights."""
 
 import copy
 import json
