@@ -15,22 +15,22 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 CEILINGS = {
     "": 230,
     "api": 3020,
-    "catalog": 3170,
+    "catalog": 3160,
     "cli": 1840,
-    "data": 4915,
+    "data": 4905,
     "interop": 1350,
     "launch": 2960,
     "methods": 350,
     "models": 3220,
-    "parallel": 3030,
-    "plan": 8750,
+    "parallel": 3035,
+    "plan": 8755,
     "programs": 210,
     "report": 2310,
     "spec": 5510,
-    "train": 9330,
+    "train": 9335,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51434, 34595
+ALL, ALL_TESTS = 51432, 34595
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -100,7 +100,9 @@ def parallelize(
     trained = spread_parts(parts, execution, fill=fill, result=result, content={}, **of_model)
     hold_rotations(trained.spread.modules)
     taken = [*model.parameters()]
+    # The user's own model would hold all weights a second time.
     given.let_go()
+    # Both before and after: an optimizer may have been made of either.
     taken += model.parameters()
     made = Parallelized(trained, micro_batch_size=micro_batch_size, seed=seed, given=taken)
     return made.train(model.training)
@@ -217,6 +219,7 @@ class Parallelized:
                 "give step the whole batch and parallelize a micro_batch_size"
             )
         self.zero_grad()
+        # Values set by hand since the last step reach the parts that compute.
         if self._may_be_set:
             self._stepped.after_step()
         self._may_be_set = False
@@ -243,6 +246,7 @@ class Parallelized:
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """As torch's, over all ranks: scales gradients so that their norm is `max_norm` at most,
         and returns the norm they had, a float64 scalar. `inf` leaves them as they are."""
+        # A norm counts each weight once: replicas are left out, parts of all ranks are added.
         counted = {name for name, p in self._model.trained if self._model.ownership.counts(name, p)}
         gradients = {name: plain(p.grad) for name, p in self._parts.named if p.grad is not None}
         norm = norm_of([gradients[name] for name in gradients if name in counted], device=self.device)
@@ -272,6 +276,7 @@ class Parallelized:
         gpus = [self.device] if self.device.type == "cuda" else []
         with rows_unpacked(), torch.random.fork_rng(gpus, enabled=draws):
             if draws:
+                # By step and place alone, so that what was drawn before has no say.
                 torch.manual_seed((self._seed << 32) + self._steps * self._world.size + self._world.stream)
             yield rows
 

@@ -82,6 +82,7 @@ class Preferences:
 
     def recorded(self) -> dict[str, float]:
         """All ranks' figures, by TRL's names, since the last `row_losses` or `begin_evaluation`."""
+        # Each rank's own figures stay, for the forwards that are still to come.
         figures = self.world.counted(self.figures).clone()
         dist.all_reduce(figures)
         if self._divergent is not None:
@@ -93,6 +94,7 @@ class Preferences:
         labels, rows = micro.labels, micro.owners
         if row_loss.num_sums > micro.num_rows:
             following = torch.full_like(labels, IGNORED)
+            # Prompts have no labels: theirs are the tokens that follow in the same row.
             goes_on = micro.real[:, 1:] & (rows[:, 1:] == rows[:, :-1])
             following[:, :-1] = torch.where(goes_on, micro.input_ids[:, 1:], IGNORED)
             is_prompt = (labels == IGNORED) & (following != IGNORED) & (rows % 2 == 0)  # of chosen rows
@@ -109,6 +111,7 @@ class Preferences:
         there = torch.tensor([sample != FILLER for sample in micro.sample_ids])
         good = None
         if self.job.objective == "kto":
+            # What fills up a batch is looked up as sample 0, and counts nothing.
             ids = np.array([max(sample, 0) for sample in micro.sample_ids], np.int64)
             good = to_device(torch.from_numpy(part.data.is_good(ids)), device)
         tokens = micro.owners[micro.labels != IGNORED].bincount(minlength=micro.num_rows).clamp(min=1).float()
@@ -157,9 +160,8 @@ class Preferences:
     def mismatched(
         self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs, *, adapters_off: bool = False
     ) -> torch.Tensor:
-        """The summed log-probability, a float64 scalar on every rank, of the answers of a batch
-        behind the prompts of
-        others: each row has the answer of the row before it, the first that of the last."""
+        """The summed log-probability, a float64 scalar on every rank, of a batch's answers behind
+        others' prompts: each row has the answer of the row before it, the first that of the last."""
         batcher = replace(part.batcher, data=part.data.mismatched(ids))
         per_forward = batcher.samples_per_forward
         every, total = np.arange(len(ids)), torch.zeros((), dtype=torch.float64, device=self.world.device)
