@@ -100,7 +100,6 @@ def parallelize(
     trained = spread_parts(parts, execution, fill=fill, result=result, content={}, **of_model)
     hold_rotations(trained.spread.modules)
     taken = [*model.parameters()]
-    # The user's own model would hold all weights a second time.
     given.let_go()
     # Both before and after: an optimizer may have been made of either.
     taken += model.parameters()
