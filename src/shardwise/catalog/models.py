@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.catalog.config import parse_config, read_config_file, shape_from_data
 from shardwise.catalog.hub import cached_config, download_config, is_hub_id
 from shardwise.catalog.prices import read_table
-from shardwise.catalog.rope import scaled_config, scaled_shape
+from shardwise.catalog.rope_scaling import scaled_config, scaled_shape
 from shardwise.errors import ModelError
 from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.model.shape import ModelShape

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from shardwise.errors import InputError
-from shardwise.spec.job.errors import FROM_OTHER_TOOLS
+from shardwise.spec.job.validation_errors import FROM_OTHER_TOOLS
 from shardwise.spec.layout.axes import STRATEGIES, Layout, Schedule
 from shardwise.spec.support.trained import TRAINED_WAYS
 

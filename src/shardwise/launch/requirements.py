@@ -169,8 +169,7 @@ _KERNELS = (
 
 def check_present(request: Request, cluster: Cluster) -> None:
     """Finds what the job names and this machine lacks, each at its place in the job. Raises
-    InputError: files that are missing, packages that are not installed, kernels the hardware
-    lacks."""
+    InputError: missing files, packages that are not installed, kernels the hardware lacks."""
     lacking = [*_missing_packages(request, _KERNELS)]
     if message := stated_attention_refusal(request.job, cluster.gpu):
         lacking = [Problem(where=request.where("train", "attn_implementation"), message=message)]

@@ -38,6 +38,7 @@ class RowParts:
     @property
     def held(self) -> list[int]:
         """The parts of all ranks, one rank after the other."""
+        # An early part and a late one: a late query sees more keys, and all ranks work alike.
         return [part for rank in range(self.degree) for part in (rank, 2 * self.degree - 1 - rank)]
 
     @property
@@ -116,6 +117,7 @@ class _OnProcessor:
     def forward(self, query: Tensor, of: _Keys, scale: float) -> tuple[Tensor, Tensor | None]:
         kernel = _aten._scaled_dot_product_flash_attention_for_cpu
         found = [kernel(query, k, v, scale=scale, **told) for _, k, v, told in self._pieces(query, of)]
+        # Both pieces have a softmax of their own: the logs of their sums join them exactly.
         logs = torch.stack([one[1] for one in found]).logsumexp(0)
         made = sum(out * (log - logs).exp().unsqueeze(-1).to(out.dtype) for out, log in found)
         return (found[0][0] if len(found) == 1 else made), logs  # pyright: ignore[reportReturnType]

@@ -100,8 +100,7 @@ class World:
 
 def join_world(layout: Layout) -> World:
     """Initialises torch.distributed from the launcher's environment, lays the mesh. Raises
-    InputError: not the layout's number of processes, or the environment does not say where to
-    meet."""
+    InputError: not the layout's number of processes, or nothing says where to meet."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if size != layout.world_size:
         remedy = f"; {left_over()}" if size > 1 and not dist.is_initialized() else ""
@@ -129,6 +128,7 @@ def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str =
     experts = None
     if layout.ep > 1:
         experts = init_device_mesh(device.type, layout.expert_degrees, mesh_dim_names=EXPERT_AXES)
+    # One group of all three axes, as DDP and sums of gradients take one.
     data_group = data._flatten("dp").get_group()
     of_experts = experts.get_all_groups() if experts is not None else ()
     for group in (*mesh.get_all_groups(), *of_experts, data_group, replicas.get_group(), shards.get_group()):
@@ -191,8 +191,7 @@ def _lay_pipes(layout: Layout, mesh: DeviceMesh, *, rank: int, device: torch.dev
 
 def _meet_neighbours(pipes: Pipes, *, rank: int, device: torch.device) -> None:
     """Passes one element along each way, one rank after the other: NCCL makes two ranks'
-    communicator at their first message, and holds up both; in a schedule's order that can be a
-    circle."""
+    communicator at their first message, and holds up both; in a schedule's order a circle."""
     token, count, at = torch.zeros(1, device=device), len(pipes.ranks), pipes.ranks.index(rank)
     for (forward, around), group in sorted(pipes.groups.items()):
         step = 1 if forward else -1

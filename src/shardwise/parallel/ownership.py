@@ -35,6 +35,7 @@ class Ownership:
     def counts(self, name: str, tensor: torch.Tensor) -> bool:
         """Whether this rank owns its part of a tensor: it is first on every axis replicating it."""
         sharded, at = sharded_axes(tensor), asdict(self.world.layout.coordinates(self.world.rank))
+        # Dealt experts lie on another mesh of the same ranks.
         if "ep" in sharded and (mesh := self.world.expert_mesh) is not None:
             at = {axis: mesh.get_local_rank(axis) for axis in mesh.mesh_dim_names or ()}
         return name not in self.copies and all(at[axis] == 0 for axis in at.keys() - {"pp"} - sharded)

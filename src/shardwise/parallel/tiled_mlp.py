@@ -79,6 +79,7 @@ class _Tiles(torch.autograd.Function):
         with torch.autocast(hidden.device.type, **ctx.autocast):
             pairs = zip(tiled.tiles(hidden), tiled.tiles(given), strict=True)
             for at, (tile, gradient) in enumerate(pairs):
+                # Computed again, one tile at a time: no more than one tile's graph is alive.
                 with torch.enable_grad():
                     read = tile.detach().requires_grad_(back is not None)
                     made = tiled.one(read)

@@ -31,7 +31,7 @@ from shardwise.train.measuring.metrics import Metrics
 from shardwise.train.measuring.trackers import Trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
-from shardwise.train.preference.known import KnownReference
+from shardwise.train.preference.known_reference import KnownReference
 from shardwise.train.preference.preferences import Preferences
 from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.saving.export import learned_ends

@@ -136,8 +136,7 @@ def _due(step: int, every: int) -> bool:
 
 def evaluate(build: Build, journal: Journal, stop: StopFlag) -> tuple[float | None, int]:
     """Loss per trained token, pair or row over the evaluation data, the same for any number of
-    ranks, or None; and a signal. A stop request between its batches ends the evaluation without a
-    loss."""
+    ranks, or None; and a signal. A stop request between batches ends it without a loss."""
     if build.evaluation is None:
         return None, 0
     build.model.set_training(False)

@@ -31,6 +31,7 @@ def build_optimizer(
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": train.weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
+    # A stage may train nothing: torch takes a group without parameters, but no empty list.
     groups = [group for group in groups if group["params"]] or groups[:1]
     rate: dict[str, Any] = {"lr": train.learning_rate}
     if name == "sgd":
@@ -81,6 +82,7 @@ def norm_of(gradients: list[Tensor], *, device: torch.device) -> Tensor:
 
 def _norms_of_rows(gradient: Tensor) -> list[Tensor]:
     flat = gradient.reshape(-1)
+    # In rows: a sum over millions of float32 loses digits on a CPU, and ranks would differ.
     whole = flat.numel() // _ROW * _ROW
     rows = (flat[:whole].view(-1, _ROW), flat[whole:].view(1, -1))
     return [torch.linalg.vector_norm(each, dim=1, dtype=torch.float32) for each in rows]

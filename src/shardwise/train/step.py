@@ -27,8 +27,7 @@ _MOST_LEFT = 0.95
 class GradientAccumulator:
     """Accumulates gradients of a global batch, in which all trained tokens weigh the same.
     `keeps_casts`: weights are cast once for all micro-batches; `scale`: the loss's in float16;
-    `balance`, `leaves_padding`: as of `TrainedModel`; `preferences`: for a loss of pairs or
-    rows."""
+    `balance`, `leaves_padding`: as of `TrainedModel`; `preferences`: for a loss of pairs, rows."""
 
     spread: Spread
     world: World

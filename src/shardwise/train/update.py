@@ -20,6 +20,7 @@ class Update:
     def __init__(self, *, loss: torch.Tensor, norm: torch.Tensor, max_norm: float, scale: float = 1.0) -> None:
         norm = norm / scale
         self._norm, self._max_norm, self._scale = norm, max_norm, scale
+        # One copy to the host for both, which waits for nothing until it is read.
         self._there = torch.stack([loss, norm])
         self._here = self._there.to("cpu", non_blocking=True)  # page-locked
         self._arrives = torch.cuda.Event() if self._there.is_cuda else None
@@ -45,6 +46,7 @@ class Update:
             given = {"found_inf": (~self._there.isfinite().all()).float(), "grad_scale": self._divisor()}
             vars(optimizer).update(given)
             optimizer.step()
+            # Left there, they would divide the gradients of a step that is taken without them.
             for name in given:
                 delattr(optimizer, name)
         elif check():

@@ -8,7 +8,7 @@ from shardwise import api
 from shardwise.errors import InputError, Problem
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.generation import Generation
-from shardwise.web.models import DROPPED, Models, catalogue
+from shardwise.web.model_choices import DROPPED, Models, catalogue
 from shardwise.web.question import FOR, GENERATE, NAMES, SOLVE, WebQuestion
 
 #: Plans that are remembered: going back and changing what is copied make none anew.

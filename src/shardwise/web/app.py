@@ -17,7 +17,7 @@ from shardwise.errors import InputError
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 from shardwise.web.guard import Guard
-from shardwise.web.models import Models
+from shardwise.web.model_choices import Models
 from shardwise.web.pages import Pages, Shown, render, static_file
 from shardwise.web.runs import Runs, events, stamp
 

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import shardwise
 from shardwise.errors import InputError
-from shardwise.web.models import Models
+from shardwise.web.model_choices import Models
 from shardwise.web.pages import EXPORTED, OF_FOLDER, OWN, SHARED, Pages, static_file
 
 #: Python for browsers, as npm has it, and what of its package starts it.

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shardwise.web.models import MOST_BYTES
+from shardwise.web.model_choices import MOST_BYTES
 
 COOKIE = "shardwise_token"
 MOST_OF_ADDRESS, MOST_OF_HEAD = 8 * 1024, 16 * 1024

@@ -7,7 +7,7 @@ from jinja2 import FileSystemBytecodeCache
 
 from shardwise import api
 from shardwise.errors import InputError
-from shardwise.web.models import Models
+from shardwise.web.model_choices import Models
 from shardwise.web.pages import EXPORTED, Pages, page_templates, render
 
 

@@ -23,7 +23,7 @@ from shardwise.spec.plan.offers import format_dollars
 from shardwise.spec.plan.timeline import KIND_WORDS, Timeline
 from shardwise.units import format_bytes, format_count, format_seconds
 from shardwise.web.answers import Answer, Answers
-from shardwise.web.models import Models
+from shardwise.web.model_choices import Models
 from shardwise.web.question import FIELDS, FOLDED, GENERATE, WebQuestion
 
 #: Where pages are: of the server, and of a folder of files.

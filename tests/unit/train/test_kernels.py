@@ -7,7 +7,7 @@ import torch
 
 from shardwise.plan.answer import _of_which_code
 from shardwise.spec.model.profile import Amount, ModelProfile
-from shardwise.train.rehearsing.kernels import _KERNELS, _run
+from shardwise.train.rehearsing.fake_kernels import _KERNELS, _run
 from shardwise.train.rehearsing.profile import profile_blocks
 from tests.dist.worlds import installed
 from tests.unit.catalog.small import their_config

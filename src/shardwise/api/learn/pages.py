@@ -17,7 +17,7 @@ from shardwise.report.pages.plan_page import plan_context
 from shardwise.report.pages.render import render_part, safe_json, static_text
 from shardwise.report.pages.run_page import curves_of, report_context
 from shardwise.report.pages.versus_page import versus_context
-from shardwise.report.sources import SIGNS
+from shardwise.report.run_files import SIGNS
 from shardwise.report.versus import contender, versus
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan

@@ -1,5 +1,4 @@
-"""`plan --rehearse`: rehearses what a plan chooses; what does not fit gives way to the next
-best."""
+"""`plan --rehearse`: rehearses what is chosen; what does not fit gives way to the next best."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

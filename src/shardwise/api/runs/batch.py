@@ -80,8 +80,7 @@ def sizes_beside(first: Execution, *, global_batch_size: int) -> tuple[int, ...]
 
 def largest(sizes: Sequence[int], first: int, fits: Callable[[int], bool]) -> int | None:
     """The largest of growing sizes that fits; None where none does. From the first on they are
-    doubled until one does not fit, or halved until one does; between the two it is found by
-    bisection."""
+    doubled until one does not fit, or halved until one does; then bisected."""
     low, high, index = -1, len(sizes), sizes.index(first)
     while high - low > 1:
         if fits(sizes[index]):

@@ -153,8 +153,7 @@ def _would_fit_alone(request: Request, cluster: Cluster) -> list[str]:
 
 def replanned(run: RunDirectory, chosen: Plan, *, allowed: bool) -> str | None:
     """A sentence where a run goes on from a checkpoint with another number of processes than it
-    last trained with; None elsewhere. Raises RunDirectoryError: it does so, and is not allowed
-    to."""
+    last trained with; None elsewhere. Raises RunDirectoryError: it may not."""
     before = next(reversed([*read_lines(run.starts)]), None)
     checkpoints = run.checkpoints()
     if before is None or not checkpoints or chosen.best is None:

@@ -19,8 +19,7 @@ FAMILIES = {kind: replace(rules, **_CONFIGURATIONS[kind]) for kind, rules in _RU
 @dataclass(frozen=True, kw_only=True)
 class TextPart:
     """The language model inside a model of text and images: its `model_type`, where its
-    `text_config` states none, and the names of its backbone and its head in transformers' module
-    tree."""
+    `text_config` states none, and the names of its backbone and head in transformers' tree."""
 
     family: str
     backbone: str = "model.language_model"

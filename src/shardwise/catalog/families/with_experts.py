@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.catalog.families import blocks
-from shardwise.catalog.families.experts import (
+from shardwise.catalog.families.expert_blocks import (
     behind_first,
     changed,
     every_few,

@@ -85,8 +85,7 @@ class SurveyedFile:
 
 def ingest(asked: Preparation, *, into: Path, measured: Callable[[dict[str, Any]], None]) -> None:
     """Writes `train/`, `eval/` and `summary.json` into an empty folder. `measured`: called with
-    what is known of all rows, before any is refused. Raises DataError: all problems of all
-    files."""
+    what is known of rows before any is refused. Raises DataError: all problems of all files."""
     files = [survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))

@@ -142,8 +142,7 @@ class Renderer:
 
     def render(self, example: Example) -> Rendered:
         """The text and what of it is trained. Raises RowError: the example cannot be rendered, or
-        not with these masks; TemplateMemoryError: the template wants more memory than a worker may
-        take."""
+        not with these masks; TemplateMemoryError: it wants more memory than a worker may take."""
         match example:
             case Text():
                 if self.train_on in ("assistant", "completion"):

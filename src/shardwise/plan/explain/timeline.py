@@ -58,6 +58,7 @@ def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
     """Lays out one optimizer step with at most so many micro-batches; None: all distinct ones."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     enough = min(MOST_DRAWN, max(DRAWN, DRAWN_ROUNDS * layout.pp)) if layout.schedule != "sequential" else DRAWN
+    # Micro-batches are alike: some rounds show the pattern, and a page stays small.
     drawn = min(micros, enough if micro_batches is None else micro_batches)
     shown = replace(work, execution=replace(work.execution, gradient_accumulation_steps=drawn))
     streams, ranks = Streams(), _lane_ranks(layout)
@@ -95,6 +96,7 @@ def _lanes(work: Work, streams: Streams, *, left: int) -> tuple[Lane, ...]:
     lanes: list[Lane] = []
     for pp, first in enumerate(_lane_ranks(layout)):
         drawn = sum(span.end - span.start for span in streams.spans if span.rank == first and span.kind in COMPUTING)
+        # Of those that are not drawn too: a lane's share is that of the whole step.
         computing = drawn + left * sum(once[index] for index in layout.stages_of(pp))
         lanes.append(Lane(ranks=tuple(range(first, first + inside)), computing=min(1.0, computing / seconds)))
     return tuple(lanes)

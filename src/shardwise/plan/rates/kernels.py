@@ -18,7 +18,7 @@ Ampere, and the H20 has Ampere's where there is no figure.
 from dataclasses import dataclass
 from functools import cached_property
 
-from shardwise.plan.rates.attention import PROBED, attention_share, share_of
+from shardwise.plan.rates.attention_rates import PROBED, attention_share, share_of
 from shardwise.spec.cluster import Gpu
 
 #: Share of the dense peak that large, well-shaped products reach, by how the GPU's name begins.

@@ -89,9 +89,8 @@ class Forecasts:
         return step_of(self._at_mean_length.work(execution), self._pieces(execution)).seconds
 
     def least_seconds(self, base: Execution, size: int) -> float:
-        """A lower bound of a step's seconds: the last pipeline rank waits for its first
-        micro-batch, computes its own, the last gradient goes back; collectives outside blocks are
-        0."""
+        """A lower bound of a step's seconds: the last pipeline rank waits for its first, computes
+        its own, the last gradient goes back; collectives outside blocks are 0."""
         key = (*self._alike(base), size)
         if key not in self._bounds:
             self._bounds[key] = self._least_seconds(base, size)

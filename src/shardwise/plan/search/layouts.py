@@ -71,6 +71,7 @@ def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Cho
     for axis in AXES_OF_A_COPY:
         for degree in divisors(cluster.num_gpus):
             if degree not in allowed[axis]:
+                # The simplest of each strategy tells the reason.
                 first = {way.strategy: way for way in reversed(_variants(**{axis: degree}))}
                 yield from (_choice(job, model, way, cluster) for way in first.values())
     for product in products(cluster.num_gpus, allowed):
@@ -84,6 +85,7 @@ def _choice(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> Ch
 
 def _left_out(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> str | None:
     model = as_trained(job, model)
+    # Its collectives are in the middle of each block, and wait for the slowest link.
     if cluster.num_nodes > 1 and layout.tp > cluster.node.num_gpus:
         return f"tp = {layout.tp} would go beyond the {cluster.node.num_gpus} {cluster.unit} of a machine"
     if layout.cp > 1 and job.data.max_length < layout.cp * _LEAST_TOKENS:
@@ -108,6 +110,7 @@ def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choi
         yield from (choice for choice in layouts(job, model, cluster) if choice.reason is None)
         return
     among = job.layout if isinstance(job.layout, list) and cluster.num_gpus > 1 else None
+    # Replicas hold whole copies: what is lean shards over all ranks.
     lean = [one for one in products(cluster.num_gpus, _allowed(job, model, cluster)) if one["dp_replicate"] == 1]
     for product in reversed(lean):
         degrees: dict[str, Any] = {**product, "schedule": "sequential" if product["pp"] > 1 else "1f1b"}

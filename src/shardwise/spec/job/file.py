@@ -9,9 +9,9 @@ from typing import Any, Self, cast
 from pydantic import ValidationError
 
 from shardwise.errors import JobError
-from shardwise.spec.job.errors import problems_in
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places
+from shardwise.spec.job.validation_errors import problems_in
 from shardwise.spec.job.yaml import parse_yaml
 
 

@@ -1,5 +1,4 @@
-"""How rotary positions are stretched, in transformers' words (`rope_parameters`, formerly
-`rope_scaling`)."""
+"""How rotary positions are stretched, in transformers' words (`rope_parameters`)."""
 
 from typing import Annotated, Any, Literal, Self, cast
 

@@ -163,8 +163,7 @@ LLAMA_NAMES = OuterNames()
 @dataclass(frozen=True, kw_only=True)
 class Wrapper:
     """A model of more than text; its language model is trained. `family`: config.json's
-    `model_type`; `frozen_parameters`: of other parts (towers, projectors), on disk; None: not
-    counted."""
+    `model_type`; `frozen_parameters`: of other parts (towers, projectors), on disk, or None."""
 
     family: str
     frozen_parameters: int | None = None

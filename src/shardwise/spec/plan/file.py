@@ -9,8 +9,8 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from shardwise.errors import InputError, Problem, quoted
-from shardwise.spec.job.errors import problems_in
 from shardwise.spec.job.strict import adapter
+from shardwise.spec.job.validation_errors import problems_in
 from shardwise.spec.layout.execution import Execution, accumulation_steps
 from shardwise.spec.plan.forecast import VERSION, Candidate, Plan
 

@@ -47,8 +47,7 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
 
 def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | None:
     """Why a model cannot be spread by a layout at all; None where it can. `model`: as the job
-    trains it. `stated`: whether a job states the layout; then the reason ends with what to
-    write."""
+    trains it. `stated`: whether a job states the layout; the reason then ends with what to do."""
     uneven = first(rows.of_slices(model, layout, heads(model))) if layout.tp > 1 else None
     stages = first(rows.of_blocks(model, layout))
     if uneven is None and stages is None:

@@ -202,8 +202,7 @@ def check_batches(world: World, batch: GlobalBatch, data: PreparedData) -> None:
 
 def check_finite(world: World, *, step: int, loss: float, norm: float, bad_sample: Any, where: Any) -> None:
     """Raises GuardError before the optimizer step if loss or gradient norm is not finite.
-    `bad_sample`: gives this rank's sample id or None, on failure; `where`: sample id ->
-    `file:line`."""
+    `bad_sample`: gives this rank's sample id or None; `where`: sample id -> `file:line`."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
     # Every rank looks: the loss is a sum over all, and does not say whose rows spoiled it.

@@ -64,6 +64,7 @@ class LiveTypes:
         self._unread = _READ_STEPS
         types = TYPES[execution.precision]
         self._check("the trained weight", self._trained, asked=types.trainable)
+        # Quantised weights are bytes.
         wide = [(name, p) for name, p in self._frozen if p.is_floating_point()]
         self._check("the frozen weight", wide, asked=types.frozen)
         self._check("the master weight", stepped.named, asked=types.trainable)
@@ -99,6 +100,7 @@ class LiveTypes:
         return {**live, **states, **{name: f"{kind} (as configured)" for name, kind in self.as_configured().items()}}
 
     def _check_gradients(self, asked: torch.dtype) -> None:
+        # Types do not change later, and reading all gradients takes time of each step.
         if self._unread:
             self._unread -= 1
             gradients = [(name, p.grad) for name, p in self._stepped.named if p.grad is not None]

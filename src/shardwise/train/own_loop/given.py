@@ -1,5 +1,4 @@
-"""A model that a user has in memory: what it is as a job, what of it is refused, and copies without
-weights of it."""
+"""A model that a user has in memory: as a job, what is refused, and copies without weights."""
 
 import copy
 import json
@@ -121,12 +120,14 @@ class Given:
             raise InputError("ranks were given different models: names, shapes or types of their weights differ")
         for name, value in self.values.items():
             if len({theirs[name] for _, theirs in everyone}) > 1:
+                # By the group that is there for small messages, which is gloo's.
                 whole = value.cpu().contiguous()
                 dist.broadcast(whole, 0, group=world.control)
                 value.copy_(whole)
 
     def without_weights(self, execution: Execution) -> tuple[nn.Module, Any]:
         """A copy of the model, and of its PEFT model, with parameters on the meta device."""
+        # `deepcopy` takes what it finds here for copied already: no weight is copied in memory.
         memo = {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for _, p in _named(self.base)}
         whole: Any = copy.deepcopy(self.base if self.adapters is None else self.adapters, memo)
         base = whole if self.adapters is None else whole.get_base_model()

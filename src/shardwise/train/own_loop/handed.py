@@ -18,7 +18,7 @@ from shardwise.parallel.optimizer.stepped import Detour, Named
 from shardwise.parallel.ownership import Ownership, sharded_dims
 from shardwise.train.guards.checks import gather
 from shardwise.train.guards.replicas import part_hashes
-from shardwise.train.own_loop.gradients import Gradient, plain
+from shardwise.train.own_loop.part_gradients import Gradient, plain
 
 #: Weights that optimizers are tried on, by number of dims: no 8-bit block ends where a part does.
 _SHAPES = {1: (6001,), 2: (96, 65), 3: (96, 13, 5)}

@@ -34,8 +34,8 @@ from shardwise.train.loss_scale import LossScale
 from shardwise.train.model import ModelPart, TrainedModel, cut_parts, spread_parts
 from shardwise.train.optim import norm_of
 from shardwise.train.own_loop.given import Given, untouched
-from shardwise.train.own_loop.gradients import plain
 from shardwise.train.own_loop.handed import Handed
+from shardwise.train.own_loop.part_gradients import plain
 from shardwise.train.own_loop.shares import global_batch
 from shardwise.train.saving.export import Result
 from shardwise.train.saving.final import save_folder
@@ -101,6 +101,7 @@ def parallelize(
     hold_rotations(trained.spread.modules)
     taken = [*model.parameters()]
     given.let_go()
+    # Both before and after: an optimizer may have been made of either.
     taken += model.parameters()
     made = Parallelized(trained, micro_batch_size=micro_batch_size, seed=seed, given=taken)
     return made.train(model.training)
@@ -217,6 +218,7 @@ class Parallelized:
                 "give step the whole batch and parallelize a micro_batch_size"
             )
         self.zero_grad()
+        # Values set by hand since the last step reach the parts that compute.
         if self._may_be_set:
             self._stepped.after_step()
         self._may_be_set = False
@@ -243,6 +245,7 @@ class Parallelized:
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """As torch's, over all ranks: scales gradients so that their norm is `max_norm` at most,
         and returns the norm they had, a float64 scalar. `inf` leaves them as they are."""
+        # A norm counts each weight once: replicas are left out, parts of all ranks are added.
         counted = {name for name, p in self._model.trained if self._model.ownership.counts(name, p)}
         gradients = {name: plain(p.grad) for name, p in self._parts.named if p.grad is not None}
         norm = norm_of([gradients[name] for name in gradients if name in counted], device=self.device)
@@ -272,6 +275,7 @@ class Parallelized:
         gpus = [self.device] if self.device.type == "cuda" else []
         with rows_unpacked(), torch.random.fork_rng(gpus, enabled=draws):
             if draws:
+                # By step and place alone, so that what was drawn before has no say.
                 torch.manual_seed((self._seed << 32) + self._steps * self._world.size + self._world.stream)
             yield rows
 

@@ -82,6 +82,7 @@ class Preferences:
 
     def recorded(self) -> dict[str, float]:
         """All ranks' figures, by TRL's names, since the last `row_losses` or `begin_evaluation`."""
+        # Each rank's own figures stay, for the forwards that are still to come.
         figures = self.world.counted(self.figures).clone()
         dist.all_reduce(figures)
         if self._divergent is not None:
@@ -93,6 +94,7 @@ class Preferences:
         labels, rows = micro.labels, micro.owners
         if row_loss.num_sums > micro.num_rows:
             following = torch.full_like(labels, IGNORED)
+            # Prompts have no labels: theirs are the tokens that follow in the same row.
             goes_on = micro.real[:, 1:] & (rows[:, 1:] == rows[:, :-1])
             following[:, :-1] = torch.where(goes_on, micro.input_ids[:, 1:], IGNORED)
             is_prompt = (labels == IGNORED) & (following != IGNORED) & (rows % 2 == 0)  # of chosen rows
@@ -109,6 +111,7 @@ class Preferences:
         there = torch.tensor([sample != FILLER for sample in micro.sample_ids])
         good = None
         if self.job.objective == "kto":
+            # What fills up a batch is looked up as sample 0, and counts nothing.
             ids = np.array([max(sample, 0) for sample in micro.sample_ids], np.int64)
             good = to_device(torch.from_numpy(part.data.is_good(ids)), device)
         tokens = micro.owners[micro.labels != IGNORED].bincount(minlength=micro.num_rows).clamp(min=1).float()

@@ -39,7 +39,7 @@ from shardwise.train.cross_entropy import Targets
 from shardwise.train.loss import LossModule
 from shardwise.train.model import attention_of, cut_parts, join_where_alone
 from shardwise.train.precision import TYPES
-from shardwise.train.rehearsing.kernels import kernels_of
+from shardwise.train.rehearsing.fake_kernels import kernels_of
 from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger
 from shardwise.train.rehearsing.rank import alone
 

@@ -54,6 +54,7 @@ def staged(world: World, target: Path) -> Iterator[Path]:
 
 def open_stage(world: World, target: Path) -> Path:
     """Makes a new folder beside the target, on all ranks."""
+    # Rank 0's name for all; a new one each time, as a killed run may have left another.
     made = target.with_name(gather(world, f".{target.name}.{uuid.uuid4().hex[:8]}")[0])
     with removed_on_error(made) as folder:
         together(world, lambda: folder.mkdir(parents=True, exist_ok=True), what=f"making a folder for {target.name}")
@@ -77,8 +78,10 @@ def removed_on_error(folder: Path) -> Iterator[Path]:
 
 def commit(folder: Path, target: Path) -> None:
     """Syncs a folder and renames it to the target; if a rename fails, an old target is restored."""
+    # A name is on disk only once its folder is, whatever was done for the file.
     for inner in (*sorted(path for path in folder.rglob("*") if path.is_dir()), folder):
         sync_folder(inner)
+    # A folder is not renamed over another: the old one steps aside, and is there until the end.
     replaced, replaces = target.with_name(f".{target.name}.replaced"), target.exists()
     shutil.rmtree(replaced, ignore_errors=True)
     if replaces:

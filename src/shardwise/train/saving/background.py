@@ -25,6 +25,7 @@ class HostBuffers:
             if copy is None or (copy.shape, copy.dtype) != (tensor.shape, tensor.dtype):
                 copy = self._kept[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=on_gpu)
             copy.copy_(tensor, non_blocking=True)
+        # Copies are asynchronous: training may not go on before they have read the weights.
         if on_gpu:
             torch.cuda.synchronize(device)
         return {name: self._kept[name] for name in tensors}
@@ -52,8 +53,7 @@ def in_background(action: Callable[[], T]) -> Future[T]:
 @contextmanager
 def serial_operators() -> Iterator[int]:
     """Inside, each operator takes one thread, in new threads too; yields the number before.
-    OpenMP's threads spin while waiting for an operator, on cores meant to hash, write and
-    compare."""
+    OpenMP's threads spin while waiting for an operator, on cores meant to hash and write."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

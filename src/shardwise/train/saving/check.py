@@ -55,6 +55,7 @@ def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
             return [_look(handles, key, at, live=part.local[w], dtype=result.dtype(part.name)) for key, at, w in spans]
 
         looks = list(pool.map(look, (part for _, part in mine)))
+    # PEFT begins B with zeros: an adapter whose B's all are has learned nothing.
     halves = [part.local for name, part in mine if ".lora_B." in name]
     seen = [(name, fault, is_finite) for (name, _), each in zip(mine, looks, strict=True) for fault, is_finite in each]
     return Compared(
@@ -84,6 +85,7 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
     with _opened(folder) as handles:
         stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
     if result.adapters is not None:
+        # The names that PEFT looks for are those of an adapter that it makes itself.
         base = build_on_meta(copy.deepcopy(cast(Any, result.model).config), attn_implementation="eager")
         expected = expected_tensors(base, folder)
         return _differences([(key,) for key in expected], expected=expected, stored=stored)

@@ -73,8 +73,7 @@ def is_waiting() -> bool:
 
 def unfinished() -> str:
     """The oldest collective or message begun and not ended on this rank, by torch's flight
-    recorder: `all_reduce 41 of ranks 0-3`. On CUDA by what the device has ended, behind the
-    host."""
+    recorder: `all_reduce 41 of ranks 0-3`. On CUDA by what the device has ended."""
     try:
         record: Any = _distributed_c10d
         active = json.loads(record._dump_fr_trace_json(includeCollectives=True, onlyActive=True))["entries"]
@@ -116,6 +115,7 @@ def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float
     last, working = _last(standings), {one.rank for one in standings if not one.waits}
     # Point-to-point messages are not counted: with equal counts it is the ranks that do not wait.
     mixed = working if len(working) < len(standings) else set[int]()
+    # The surest sign first: behind and not waiting; no answer; behind, or alone at work.
     awaited = sorted(last & working) or silent or sorted(last or mixed)
     one = "does not answer, its process is stopped or hangs outside Python"
     more = "do not answer, their processes are stopped or hang outside Python"
@@ -140,6 +140,7 @@ def _last(standings: Sequence[Standing]) -> set[int]:
             counts.setdefault((index, ranks), {})[one.rank] = count
     ahead = {rank for by in counts.values() for rank, count in by.items() if count > min(by.values())}
     behind = {rank for by in counts.values() for rank, count in by.items() if count < max(by.values())}
+    # Who is behind in one group and ahead in another waits itself.
     return behind - ahead
 
 
