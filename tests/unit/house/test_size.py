@@ -1,5 +1,4 @@
-"""The package stays as small and as plain as it is: ceilings, which a change lowers, or raises with
-its reason."""
+"""Ceilings of lines, which a change lowers, or raises with its reason."""
 
 import ast
 from collections import Counter, defaultdict
@@ -30,10 +29,9 @@ CEILINGS = {
     "train": 9280,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51435, 34595
+ALL, ALL_TESTS = 51435, 34430
 
-#: Lines of comments and docstrings, of the package and of the tests, that are longer than
-#: `COLUMNS`: to become fewer.
+#: Lines of comments and docstrings longer than `COLUMNS`, of the package and of the tests.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 6, 0
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs`
