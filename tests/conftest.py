@@ -72,8 +72,7 @@ def _no_earlier_runs() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_reach_the_suite() -> None:
-    """Background jobs and nohup ignore signals, and children inherit that; tests send them and must
-    see them arrive."""
+    """Background jobs and nohup ignore signals, and children inherit that; tests send them."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -1,5 +1,4 @@
-"""Which cells of the slow tables CI runs: of each table the one that is most unlike those that
-`make test` runs."""
+"""Which cells of the slow tables CI runs: of each the one most unlike those of `make test`."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -20,8 +19,7 @@ def processes(item: pytest.Item) -> int:
 
 
 def mark_pairwise(items: Sequence[pytest.Item]) -> None:
-    """Marks of each slow table that names none the cell that CI runs; a test without parameters is
-    a table of one."""
+    """Marks a cell of each slow table that names none; a test without parameters is one cell."""
     tables: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("rare") is not None:

@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 
 
 def publish_fp8(folder: Path, *, block: int) -> Path:
-    """Puts the matrices of blocks in a folder into FP8: each square of elements is divided by its
-    scale."""
+    """Puts the matrices of blocks into FP8: squares of elements are divided by their scales."""
     stored = load_file(folder / "model.safetensors")
     made: dict[str, torch.Tensor] = {}
     for key, tensor in stored.items():

@@ -1,14 +1,11 @@
-"""Limits of processor time that mean the same on a slow or a busy machine: seconds of a quiet core,
-not of this one."""
+"""Limits of processor time that mean the same on a slow or busy machine: of a quiet core."""
 
 import json
 import os
 from collections.abc import Callable
 from time import process_time
 
-#: Seconds of `yardstick` on the quiet core that limits are written for: one that planned
-#: Llama-3.1-405B on 1,024 GPUs with `goal: cheapest` in 2.3 s, measured beside it before that
-#: question was made faster.
+#: Seconds of `yardstick` on the quiet core that limits are written for.
 REFERENCE_SECONDS = 0.044
 TRIES = 3
 
@@ -41,8 +38,7 @@ def children() -> float:
 
 
 def yardstick() -> float:
-    """Seconds of calls, small objects, dictionaries, sorting and text, as a search makes them; the
-    least of three."""
+    """Seconds of calls, small objects, dictionaries, sorting and text; the least of three."""
     return min(_one_yardstick() for _ in range(3))
 
 

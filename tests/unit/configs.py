@@ -4,6 +4,5 @@ _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attentio
 
 
 def config(family: str, *sizes: int, vocab: int, **others: object) -> dict[str, object]:
-    """Width, width of the MLP, layers, heads, heads of keys and values; and other keys of
-    config.json."""
+    """Width, MLP width, layers, heads, heads of keys and values; and other keys of config.json."""
     return {"model_type": family, **dict(zip(_SIZES, sizes, strict=True)), "vocab_size": vocab, **others}

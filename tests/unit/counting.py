@@ -1,5 +1,4 @@
-"""A job over real rows with a real tokenizer, whose model can be planned: fixtures of several
-folders."""
+"""A job over real rows with a real tokenizer, whose model can be planned."""
 
 import json
 import shutil

@@ -1,5 +1,4 @@
-"""Small programs that stand in for the trainer: they keep its promises about files and know no
-torch."""
+"""Small programs in the trainer's place: they keep its promises about files, without torch."""
 
 import os
 import sys

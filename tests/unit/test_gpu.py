@@ -1,5 +1,4 @@
-"""`make gpu` measures what it says, and calls wrong figures wrong. Here it runs on tiny models,
-without a GPU."""
+"""`make gpu` measures what it says, and calls wrong figures wrong: on toys, without a GPU."""
 
 import json
 import re

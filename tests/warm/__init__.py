@@ -1,2 +1,1 @@
-"""Starts of Python that find torch and transformers imported: for tests that start the program's
-own processes."""
+"""Starts of Python that find torch and transformers imported: for the program's own processes."""

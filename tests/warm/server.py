@@ -1,5 +1,4 @@
-"""Warm processes: each has imported what a kind of program imports, and forks a child for each run
-of one."""
+"""Warm processes: each has imported what a kind of program imports, and forks for each run."""
 
 import atexit
 import fcntl
@@ -55,8 +54,7 @@ LARGEST, MOST_HELD = 1 << 20, 64
 
 @contextmanager
 def warm_starts(folder: Path) -> Iterator[str]:
-    """While entered a server runs; gives the path of an executable that stands for this
-    interpreter."""
+    """A server, while entered; gives the path of an executable in this interpreter's place."""
     address, python = folder / "server", folder / "python"
     shim = Path(__file__).with_name("shim.py").read_text(encoding="utf-8")
     python.write_text(f"#!{sys.executable} -IS\n{shim}\n\nmain({sys.executable!r}, {str(address)!r})\n")
@@ -128,8 +126,7 @@ def _started(kind: str, read: dict[str, str]) -> tuple[socket.socket, subprocess
 
 
 def stay_warm(kind: str, line: socket.socket) -> None:
-    """Imports what a kind of program imports, then forks a child for each request, until the line
-    is closed."""
+    """Imports what a kind of program imports, then forks for each request until the line closes."""
     if kind == "data":
         sys.modules["torch"] = cast(Any, None)  # as `programs/data_worker.py` does
     with warnings.catch_warnings():

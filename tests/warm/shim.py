@@ -25,8 +25,7 @@ PROGRAMS = {
     "shardwise.programs.difference": "torch",
     "shardwise.programs.block_profiles": "torch",
 }
-#: Those that are the interpreter whatever a test asks for: the command line, and what becomes
-#: another program.
+#: The interpreter whatever a test asks for: the command line, and what becomes another program.
 COLD = ("shardwise", "shardwise.programs.parent_death", "shardwise.programs.rank")
 #: The variable with which a test has every command line run by that kind of warm process.
 KIND = "SHARDWISE_TESTS_KIND"

@@ -14,8 +14,7 @@ from tests.unit.accuracy.published import measured_runs
 
 
 def _keep_the_goal(every):
-    """Weights and optimizer states to the byte; of the peak median 2 %, P95 5 %, none off by more
-    than 8 %."""
+    """States to the byte; of the peak median 2 %, P95 5 %, none off by more than 8 %."""
     assert all(one.exact for one in every)
     errors = sorted(abs(one.error) for one in every if one.measured.seen_whole)
     assert errors[len(errors) // 2] <= 0.02

@@ -149,8 +149,7 @@ def test_what_the_proof_changes_is_said_and_nothing_else_changes(model, text, ke
     assert [change.split()[0].split(".")[-1] for change in changes] == keys
 
 
-#: Asks the launcher to stop, as a cluster would, and has come to its end before the request can
-#: reach it.
+#: Asks the launcher to stop, as a cluster would, and ends before the request can reach it.
 ASKED_TOO_LATE = """
 write_text(run.logs / f"rank_{rank}.pid", f"{os.getpid()}\\n")
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -183,8 +182,7 @@ def look(train: TrainSpec | None = None, *, tolerance: float = TOLERANCE) -> Loo
 
 
 def carried(gradient: Callable[[int], float], train: TrainSpec, *, forgets: float = 1.0) -> float:
-    """Where AdamW takes one weight from 0; `forgets`: what is left of its second moment at a step's
-    end."""
+    """Where AdamW takes one weight from 0; `forgets`: what a step leaves of its second moment."""
     weight = first = second = 0.0
     b1, b2 = train.adam_beta1, train.adam_beta2
     for step in range(1, STEPS + 1):

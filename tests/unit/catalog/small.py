@@ -1,5 +1,4 @@
-"""Small configurations of every family, and the models that transformers builds of them without
-memory."""
+"""Small configurations of every family, and what transformers builds of them without memory."""
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM

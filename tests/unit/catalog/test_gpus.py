@@ -159,8 +159,7 @@ RTX-PRO-5000-Blackwell 48  RTX-PRO-4500-Blackwell 32  RTX-PRO-6000-Max-Q 96
 """
 #: GiB that PyTorch prints as the capacity, of messages of too little memory that others published.
 PRINTED = "A100-80GB 79.25  A800-80GB 79.33  A100-40GB 39.5  A30 23.53  RTX-4090 23.64  RTX-5090 31.37  RTX-A4000 15.61"
-#: GB/s of links in one direction: half of what vendors print; AMD's are shared by the two dies of a
-#: card.
+#: GB/s in one direction: half of what vendors print; the two dies of AMD's cards share them.
 LINKS = "A100 300  H100 450  H800 200  B200 900  RTX-4090 31.5  MI250X 200  MI250 150"
 
 
@@ -176,8 +175,7 @@ def test_peaks_are_dense_and_not_what_is_printed_with_sparsity(name, printed):
 
 @pytest.mark.parametrize(("name", "gigabytes"), figures(SOLD_AS))
 def test_memory_is_what_the_driver_reports_of_what_is_sold(name, gigabytes):
-    # Of HBM thousands of millions of bytes are sold, and some kept for error correction; of GDDR
-    # powers of two.
+    # HBM is sold in powers of ten, some kept for error correction; GDDR in powers of two.
     assert 0.92 * gigabytes * GIB <= find_gpu(name).gpu.memory_bytes <= 1.003 * gigabytes * GIB
     assert find_gpu(f"{name} {gigabytes:g}GB").gpu.name == name
 

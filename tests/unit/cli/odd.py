@@ -1,5 +1,4 @@
-"""Configurations and jobs that nobody expects: drawn by a seed, huge, tiny, odd, broken or
-hostile."""
+"""Configurations and jobs that nobody expects: drawn, huge, tiny, odd, broken or hostile."""
 
 import json
 import random
@@ -35,8 +34,7 @@ HARDWARE = (
     *("8x H100-SXM", "8x MI300X", "2 x 8x A100-80GB", "3 x 3x L40S"),
     *("cpu", "cpu:2", "cpu:4", "cpu:7"),
 )
-#: Rare: clusters of thousands, on which only a stated layout is asked for, and hardware that is
-#: none.
+#: Rare: clusters of thousands, asked for a stated layout alone, and hardware that is none.
 CLUSTERS = ("4 x 8x H200", "8 x 8x H100-SXM", "1000 x 8x H100-SXM", "7919x A100-80GB", "125 x 64x B200")
 CLUSTERS += ("2000 x 4x GB200",)
 NO_HARDWARE = ("", "0x H100", "9999999x H100-SXM", "4x", "cpu:0", "cpu:99999", "8x Wonder-9000", "-1x L4", "4x4x4x L4")

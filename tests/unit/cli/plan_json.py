@@ -27,8 +27,7 @@ def validator() -> Draft202012Validator:
 
 @cache
 def closed_validator() -> Draft202012Validator:
-    """Of the same schema without room for keys that it does not describe: what this program writes
-    is all described."""
+    """Of the same schema without room for keys that it does not describe."""
     return Draft202012Validator(_closed(json.loads(SCHEMA.read_text(encoding="utf-8"))))
 
 
@@ -50,8 +49,7 @@ def flaws(plan: Any) -> list[str]:
 
 
 def written(document: Any, indent: int = 0) -> str:
-    """JSON for people who review it: what holds nothing nested stands on one line, as long as that
-    fits on a screen."""
+    """JSON for people who review it: what holds nothing nested stands on one line, if it fits."""
     line, inner, outer = json.dumps(document, allow_nan=False), " " * (indent + 1), " " * indent
     nested = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
     if not nested or (len(line) < SCREEN and not any(isinstance(value, dict) for value in nested)):
@@ -63,8 +61,7 @@ def written(document: Any, indent: int = 0) -> str:
 
 
 def differences(found: Any, expected: Any, at: str = "$") -> Iterator[str]:
-    """Where two documents differ in what was chosen, or a figure by more than 1 %, each place with
-    both values."""
+    """Where choices differ, or figures by more than 1 %, each place with both values."""
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in [*expected, *(key for key in found if key not in expected)]:
             if key not in found or key not in expected:

@@ -9,8 +9,7 @@ from shardwise.errors import JobError
 
 GOOD = "model: tinyllama-1.1b\ndata: {path: rows.jsonl}\n"
 
-#: A job file -> the line of its first mistake and a word of the message. tests/unit/spec has more,
-#: without a program.
+#: A job file -> the line of its first mistake and a word of the message (more in tests/unit/spec).
 BAD: list[tuple[str, int, str]] = [
     ("", 1, "found nothing"),
     ("data: {path: rows.jsonl}\n", 1, "the key 'model' is missing"),

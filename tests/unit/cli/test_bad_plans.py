@@ -1,5 +1,4 @@
-"""Plans that something damaged on their way to `train`: exit 2, a sentence for each mistake, and
-nothing is started."""
+"""Damaged plans given to `train`: exit 2, a sentence for each mistake, and nothing is started."""
 
 import copy
 import json
@@ -117,8 +116,7 @@ def test_keys_that_a_later_program_added_are_passed_over_where_nothing_obeys_the
     assert plan_from_json(plan).best == plan_from_json(good).best
 
 
-#: Values that take the place of others: of each kind that JSON has, and what Python and pydantic
-#: stumble over.
+#: Other values: of each kind that JSON has, and what Python and pydantic stumble over.
 SPOILERS: list[Any] = [None, "", "x\ud800", "7", -1, 2.5, 10**400, float("inf"), True, [], {}, [[]], {"a": {"b": []}}]
 
 

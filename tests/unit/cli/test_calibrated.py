@@ -1,5 +1,4 @@
-"""What finished runs measured over their forecasts: a plan says it, and multiplies by it if asked
-to."""
+"""What runs measured over their forecasts: a plan says it, and multiplies by it if asked to."""
 
 import json
 from dataclasses import asdict

@@ -110,8 +110,7 @@ def test_an_unknown_target_and_a_plan_that_is_not_trained_or_does_not_fit_are_re
         assert words in said.err
 
 
-#: Recipes whose models the catalogue has not; blocks of these are measured, which takes half a
-#: minute.
+#: Recipes whose models the catalogue has not; measuring their blocks takes half a minute.
 HYBRID = {"hybrid-24gb": ("transformers.models.qwen3_5.configuration_qwen3_5", "Qwen3_5Config")}
 RECIPES = [pytest.param(name, marks=[pytest.mark.rare] * (name in HYBRID)) for name in recipes()]
 

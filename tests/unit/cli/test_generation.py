@@ -1,5 +1,4 @@
-"""`plan --task generate`: weights, and keys and values, counted beside what transformers
-allocates."""
+"""`plan --task generate`: weights, keys and values, beside what transformers allocates."""
 
 import json
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""300 odd configurations and jobs through the command line: a plan or a sentence, at once, and
-never a traceback."""
+"""300 odd configurations and jobs: a plan or a sentence, at once, and never a traceback."""
 
 import json
 import re

@@ -24,8 +24,7 @@ from tests.unit.configs import config
 POSITIONS = {"max_position_embeddings": 128, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
 CONFIG = config("llama", 64, 128, 4, 4, 2, vocab=512, **POSITIONS)
 
-#: Model, hardware and layout -> seconds of a processor within which it is rehearsed, on as few
-#: cores as one.
+#: Model, hardware and layout -> seconds of one core within which it is rehearsed.
 LARGE: dict[str, tuple[str, str, str, int]] = {
     "8B on 8 ranks": ("llama-3.1-8b", "8x H100-SXM", "fsdp", 60),
     "70B on 64 ranks": ("llama-3.1-70b", "8 x 8x H100-SXM", "fsdp", 300),
@@ -140,8 +139,7 @@ def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwis
 
 @pytest.mark.slow
 def test_what_was_chosen_is_rehearsed_and_compiled_blocks_are_said(job: Path, shardwise: Shardwise) -> None:
-    """The same micro-batch, recompute and compilation before and after; what eager blocks add is
-    taken off."""
+    """The same micro-batch and recompute before and after; what eager blocks add is taken off."""
     asked = ("--json", "--set", "train.compile=true", "--set", "layout=ddp", "--set", "data.max_length=128")
     before, after, alone = (
         json.loads(shardwise(*command, *asked).out)

@@ -27,8 +27,7 @@ def store(
     packed: bool = False,
     max_length: int = 64,
 ) -> PreparedData:
-    """Documents of the given lengths; document d holds the ids 1000 d + 1, 1000 d + 2, ...; half of
-    it is trained."""
+    """Document d holds the ids 1000 d + 1, 1000 d + 2, ...; half of it is trained."""
     source_of = list(sources) if sources is not None else [0] * len(lengths)
     shards = []
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,4 @@
-"""The hub path with the real `datasets` library; a local folder stands for the hub, which no test
-may need."""
+"""The hub path with the real `datasets` library; a local folder stands for the hub."""
 
 import hashlib
 import json
@@ -38,8 +37,7 @@ import pyarrow.parquet as pq
 print(json.dumps({"path": str(path), "note": note, "rows": pq.read_table(path).to_pylist()}))
 """
 
-#: Addresses at which no hub answers -> what is said: no address at all; no such host, which
-#: `datasets` asks for half a minute; and no server.
+#: Addresses where no hub answers -> what is said; no host, which takes `datasets` half a minute.
 UNREACHABLE = {"hub": "protocol", "http://hub.invalid": "hub.invalid|[Nn]ame|resol", "http://127.0.0.1:9": "refused"}
 
 

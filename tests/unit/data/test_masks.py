@@ -1,5 +1,4 @@
-"""Which tokens are trained, against expectations written by hand: the trained text stands between
-brackets."""
+"""Which tokens are trained, by hand: the trained text stands between brackets."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -246,8 +246,7 @@ def test_an_array_is_whole_on_the_disk_or_an_error(tmp_path) -> None:
             put(values, file)
 
 
-#: Prepares, and prints in KiB: the peak right after the imports, the peak at the end, and the
-#: largest child's.
+#: Prepares, and prints the peak after imports, the peak at the end and the largest child's in KiB.
 MEASURE = """
 import resource, sys
 from pathlib import Path
@@ -276,7 +275,6 @@ def measure(folder: Path, model: Path, *, num_rows: int) -> tuple[int, int]:
 def test_ten_times_the_rows_need_a_few_bytes_more_per_row(tmp_path: Path, plain_model: Path) -> None:
     small, small_worker = measure(tmp_path, plain_model, num_rows=10_000)
     large, large_worker = measure(tmp_path, plain_model, num_rows=100_000)
-    # A row's facts are 13 bytes and a few copies; as a Python dict of two strings a row is about
-    # 400.
+    # A row's facts are 13 bytes and a few copies; a Python dict of two strings about 400.
     assert (large - small) / 90_000 < 200
     assert large_worker - small_worker < 150 * MIB

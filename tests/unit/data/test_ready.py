@@ -182,8 +182,7 @@ def test_where_no_answer_ends_in_a_special_token_the_cause_is_named(tmp_path, ch
 
 
 def test_a_closing_tag_behind_which_a_turn_may_go_on_is_no_end(tmp_path, chat_model, capsys) -> None:
-    """A model that stopped at `</tool_call>` would call one function where it was taught to call
-    two."""
+    """A model that stopped at `</tool_call>` would never call two functions in a turn."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(chat_model)

@@ -1,5 +1,4 @@
-"""What a row says is in what is rendered, or the row is refused: under templates in the manner of
-the families."""
+"""What a row says is in what is rendered, under the families' templates, or it is refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -174,8 +173,7 @@ def test_only_turns_that_are_trained_must_follow_from_what_stands_before_them(ch
         shown(chat, conversation(messages), rules(template=UNSTABLE, train_on="completion"))
 
 
-#: Asks for reasoning, and writes an answer without any; R1's and Nemotron's do, and each writes
-#: another end of it.
+#: Asks for reasoning, and writes an answer without any, as R1's and Nemotron's do.
 ASKS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and keep %}<think></think>{% endif %}"
     "{{ m.content }}<|im_end|>{% endfor %}"

@@ -1,5 +1,4 @@
-"""Which files of a folder are read: splits by the names of files, metadata, and what other programs
-leave there."""
+"""Which files of a folder are read: splits, metadata, and what other programs leave there."""
 
 import os
 import subprocess

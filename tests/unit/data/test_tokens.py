@@ -1,5 +1,4 @@
-"""Masks found at the ends of spans alone are those of all offsets, whatever the tokenizer does to a
-text."""
+"""Masks found at the ends of spans alone are those of all offsets, whatever the tokenizer."""
 
 import json
 import random

@@ -1,5 +1,4 @@
-"""The recipe of CONTRIBUTING.md for an optimizer: a made-up one, written into its files alone, is
-planned and steps."""
+"""CONTRIBUTING.md's recipe for an optimizer: a made-up one in its files alone plans and steps."""
 
 import json
 import re

@@ -1,5 +1,4 @@
-"""The package stays as small and as plain as it is: ceilings, which a change lowers, or raises with
-its reason."""
+"""Ceilings of lines, which a change lowers, or raises with its reason."""
 
 import ast
 from collections import Counter, defaultdict

@@ -57,8 +57,7 @@ def test_a_failure_of_the_users_input_and_a_refusal_stay_what_they_are(run: RunD
     assert str(cause) == "a.jsonl:3: empty"
 
 
-#: As torch's NCCL watchdog and its peers write when rank 1's device fails; the second is two
-#: seconds later.
+#: As torch's NCCL watchdog and its peers write, two seconds later, when rank 1's device fails.
 FAULT = """/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1553: indexSelectLargeIndex: block: [0,0,0], thread: [0,0,0] \
 Assertion `srcIndex < srcSelectDimSize` failed.
 [rank1]:[E{} ProcessGroupNCCL.cpp:2068] [PG ID 0 PG GUID 0 Rank 1] Process group watchdog thread terminated with \

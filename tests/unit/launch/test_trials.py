@@ -144,8 +144,7 @@ def test_the_jobs_own_layout_is_a_trial_where_there_is_room() -> None:
 
 
 def small(layout: Layout | None, *names: str, hardware: str = "cpu:4") -> tuple[list[str], dict[str, str], str]:
-    """Trials and what is unable of five blocks with six heads, two of keys and values; and what to
-    write."""
+    """Trials and what is unable of five blocks with six heads, two of keys and values."""
     sizes = {"num_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 2}
     model = replace(find_model("tinyllama-1.1b", offline=True), **sizes)
     trials, unable = find_trials(names, cluster=parse_hardware(hardware), method="full", model=model, own=layout)

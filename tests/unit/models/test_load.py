@@ -107,8 +107,7 @@ def test_code_inside_a_folder_is_never_run(tmp_path) -> None:
 
 
 def _with_a_head_of_its_own(folder: Path, *, times: float, rows: int | None = None) -> Path:
-    """A tied model whose file holds its head too: so many times the embedding, or fewer rows of
-    it."""
+    """A tied model whose file holds its head too: a multiple of the embedding, or fewer rows."""
     toy_llama(folder, tied=True)
     stored = load_file(folder / "model.safetensors")
     head = stored["model.embed_tokens.weight"][:rows].clone() * times

@@ -1,5 +1,4 @@
-"""Weights that are published in fewer bits are read as transformers dequantises them, by parts
-too."""
+"""Weights published in fewer bits are read as transformers dequantises them, by parts too."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Packed rows through `varlen_attn`: every document is as if it were alone, and no scores are held
-or waited for."""
+"""Packed rows through `varlen_attn`: each document as if alone, with no scores held."""
 
 from typing import Any
 
@@ -47,8 +46,7 @@ def rows() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Operators(TorchDispatchMode):
-    """The names of operators that run, and the elements of the largest tensor that one of them
-    made."""
+    """The names of operators that run, and the elements of the largest tensor they made."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
-"""The language model inside a model of more than text is found, named and counted, and so is what
-lies beside it."""
+"""The language model inside a model of more than text is found, named and counted."""
 
 import json
 import re

@@ -1,5 +1,4 @@
-"""The forecast against what PyTorch, transformers, PEFT and the trainer's own modules really
-allocate."""
+"""The forecast against what PyTorch, transformers, PEFT and our modules really allocate."""
 
 import shutil
 from contextlib import contextmanager, nullcontext
@@ -235,8 +234,7 @@ SAVED = [["lm_head", "embed_tokens"], ["lm_head"], ["embed_tokens"]]
 @pytest.mark.parametrize("saved", SAVED, ids="-".join)
 @pytest.mark.parametrize("tied", [False, True])
 def test_copies_of_the_ends_are_in_the_peak(tied, saved, micro_batches, precision):
-    """The peak is where the ends' gradients are made; under autocast up to a ninth too much is
-    counted."""
+    """The peak is where the ends' gradients are made; autocast counts up to a ninth too much."""
     config = {**TINY, "vocab_size": 6000, "num_hidden_layers": 2, "tie_word_embeddings": tied}
     trainer = Trainer(config, precision=precision, method="lora", saved=saved, sequences=1, length=32)
     keys = {"gradient_accumulation_steps": micro_batches, "precision": precision, "micro_batch_size": 1}
@@ -278,8 +276,7 @@ def test_adamw_over_lists_holds_one_more_copy_of_what_it_trains():
 
 
 def saved_by_second_block(model, tokens, *, autocast, packed):
-    """Bytes per token of distinct storages that the second block keeps, parameters and their casts
-    left out."""
+    """Bytes per token of distinct storages that the second block keeps, but for parameters."""
     blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 3)
     parameters = list(model.parameters())
     pointers = {p.untyped_storage().data_ptr() for p in parameters}
@@ -343,8 +340,7 @@ def test_what_a_block_saves_is_counted_operator_by_operator(kind, packed, method
         cast_activations(find_anatomy(model), first_block=0, dtype=torch.bfloat16)
     measured = saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=packed)
     setting = setting_of(ours, method=method, precision=precision, attention=attention)
-    # Statistics of layer norms are a few bytes wider where their weight is; nothing else may
-    # differ.
+    # Statistics of layer norms are a few bytes wider where their weight is.
     assert saved_bytes(ours, setting, recompute="none") == pytest.approx(measured, abs=16)
     sharded = replace(setting, sharded=True)
     assert saved_bytes(ours, sharded, recompute="none") <= saved_bytes(ours, setting, recompute="none")

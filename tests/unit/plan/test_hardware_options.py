@@ -1,5 +1,4 @@
-"""Hardware that is open: what is compared and shown, and what plans say of the rest and of
-prices."""
+"""Hardware that is open: what is compared and shown, and what is said of prices."""
 
 from collections.abc import Sequence
 
@@ -20,8 +19,7 @@ from tests.speed import quiet_seconds
 from tests.unit.plan.asking import find_model, job, plan
 
 SMALL = "qwen2.5-0.5b"
-#: Fast and slow, with and without a typical price, on links of every kind, in sizes from one to
-#: eight.
+#: Fast and slow, with and without a typical price, on every kind of link, of one to eight.
 NAMES = ("T4", "RTX-4090", "RTX-4070-Ti", "H100-SXM", "A100-PCIe-80GB", "GH200")
 
 

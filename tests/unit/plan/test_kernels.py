@@ -59,8 +59,7 @@ def test_seconds_are_read_between_what_was_measured_of_type_and_pass() -> None:
 
 @pytest.mark.parametrize(("version", "hopper", "cut"), [(2, 0.36, 0.46), (3, 0.56, 0.67)])
 def test_attention_keeps_an_h20_busier_than_a_hopper_with_all_its_units(version, hopper, cut) -> None:
-    """Published: 66 to 84 of 148 TFLOP/s forward, and 96 to 126 with the kernels that were written
-    for Hopper."""
+    """Published: 66 to 84 of 148 TFLOP/s forward; 96 to 126 with kernels for Hopper."""
     kind = f"flash_attention_{version}"
     assert [attended(name, kind) for name in ("H20", "H100", "H200")] == pytest.approx([cut, hopper, hopper], rel=0.001)
 
@@ -125,8 +124,7 @@ def test_a_gpu_with_bfloat16_trains_in_it() -> None:
 
 
 def together(cluster_gpus: int, node: int, layout: Layout, axis: str) -> int:
-    """Members of a group on one node, at least, of all groups along an axis and all nodes that have
-    any."""
+    """Members of a group on one node at least, of all groups along an axis, and all nodes."""
     groups: dict[tuple[int, ...], dict[int, int]] = {}
     for rank in range(cluster_gpus):
         at = layout.coordinates(rank)

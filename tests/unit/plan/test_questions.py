@@ -1,5 +1,4 @@
-"""Questions that people with experience asked, and what the answer must be for them to believe
-it."""
+"""Questions of experienced people, and answers that they must be able to believe."""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""Names in `lora.modules_to_save`: each is counted as PEFT copies it in this very model, or refused
-in a sentence."""
+"""Names in `lora.modules_to_save`: each is counted as PEFT copies it here, or refused."""
 
 import copy
 

@@ -124,8 +124,7 @@ class Moved(TorchDispatchMode):
 
 
 def moved_by_peft(*, adapters: torch.dtype, weights: torch.dtype, autocasts: bool) -> int:
-    """Bytes that PEFT moves for the norms of one matrix, its adapter being of one type and it of
-    another."""
+    """Bytes that PEFT moves for the norms of one matrix, for either type of its adapter."""
     halves = [nn.Linear(COLUMNS, RANK, bias=False), nn.Linear(RANK, ROWS, bias=False)]
     a, b = (half.to(adapters) for half in halves)
     weight, layer = torch.ones(ROWS, COLUMNS, dtype=weights), DoraLinearLayer(fan_in_fan_out=False)
@@ -153,8 +152,7 @@ def forward_and_backward(*, dora, length, recompute="none", dropout=0.0) -> tupl
 
 
 def test_norms_and_the_product_of_dropout_are_in_forward_and_where_it_is_computed_again() -> None:
-    """Nothing of a step on short sequences takes longer, and backward has its own only where blocks
-    are recomputed."""
+    """Short steps take no longer; backward has its own only where blocks are recomputed."""
     plain, normed = (forward_and_backward(dora=dora, length=64) for dora in (False, True))
     assert normed[0] > 3 * plain[0]
     assert normed[1] < 1.2 * plain[1]

@@ -66,8 +66,7 @@ def test_a_row_of_a_million_tokens_takes_what_cudnn_takes_on_hopper(attention, m
 
 @pytest.mark.parametrize(("shards", "tp", "left"), [(8, 4, 1139 / 1614), (4, 8, 876 / 1614)])
 def test_slices_cost_what_they_were_measured_to(shards, tp, left):
-    """torchtitan's Qwen3-32B, rows of 4096, eager, H100: at eight slices half of what it does with
-    none."""
+    """torchtitan's Qwen3-32B, rows of 4096, eager, H100: eight slices do half of what none does."""
     keys = {"gradient_checkpointing": "full", "attn_implementation": "flash_attention_2", "loss": "full"}
     sliced = rate("qwen3-32b", "4 x 8x H100-SXM", Layout(dp_shard=shards, tp=tp), 4096, micro=16, **keys)
     whole = rate("qwen3-32b", "8x H100-SXM", Layout(dp_shard=8), 4096, micro=2, **keys)
@@ -75,8 +74,7 @@ def test_slices_cost_what_they_were_measured_to(shards, tp, left):
 
 
 def test_experts_with_few_tokens_each_take_longer_than_their_products_alone():
-    """prime-rl's trainer, Qwen3-30B-A3B in full on eight H200, 16,384 tokens a row: 35,026
-    tokens/s."""
+    """prime-rl's trainer, Qwen3-30B-A3B on eight H200, rows of 16,384: 35,026 tokens/s."""
     keys = {"gradient_checkpointing": "full", "attn_implementation": "flash_attention_3", "compile": True}
     found = rate("qwen3-30b-a3b", "8x H200", Layout(dp_shard=8), 16384, steps=2, **keys)
     assert found == pytest.approx(35026 / 8, rel=0.15)

@@ -1,5 +1,4 @@
-"""The run directory: whole files appear at once, growing files are read up to their last whole
-line."""
+"""The run directory: whole files appear at once, growing ones are read up to their last line."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""A refused resume names what differs: the key of the job, the version or the data, each where it
-is mended."""
+"""A refused resume names what differs, and where it is mended: job, version or data."""
 
 from typing import Any
 

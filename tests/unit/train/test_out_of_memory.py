@@ -1,5 +1,4 @@
-"""A rank without memory says what was planned, what is measured, which part is larger, and what to
-set."""
+"""A rank without memory says what was planned and measured, what is larger, and what to set."""
 
 import os
 from collections.abc import Callable

@@ -23,8 +23,7 @@ OWN_KEYS = {"gptj": {"rotary_dim": 8}, "falcon": {"multi_query": False}}
 
 @pytest.fixture(autouse=True)
 def _packed_as_before(monkeypatch) -> None:
-    """What a profile tells transformers of packed rows holds for its process, which here has other
-    tests."""
+    """What a profile tells transformers of packed rows ends with the test."""
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
 
 
@@ -51,13 +50,10 @@ def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
     if not installed([kind]):
         pytest.skip(f"the installed transformers has no {kind}")
     rules, measured, profile = rules_and_profile(kind, precision="fp32")
-    # What grows with rows alone: a few tables of a block are made for all rows. Some rotations keep
-    # tables of each block beside, which no rule counts: 0.2 % of a block of GLM-4-9B, much of
-    # these.
+    # Tables of a block are made for all rows; some rotations keep 0.2 % more, which no rule counts.
     tables = 3 * 16 * 4 if kind in ("ernie4_5", "falcon", "glm", "glm4", "gptj", "helium") else 0
     assert rules.saved * 0.99 <= measured.saved <= rules.saved * 1.01 + tables
-    # Code that scales embeddings or adds positions holds one tensor more until its backbone
-    # returns.
+    # Code that scales embeddings or adds positions holds one tensor more until it returns.
     held = 0 if measured.final_norm > rules.final_norm - rules.stream / 2 else rules.stream
     # Masks and tables of positions, which blocks share, may be gone before the head or behind it.
     assert measured.final_norm + held == pytest.approx(

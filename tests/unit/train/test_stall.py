@@ -1,5 +1,4 @@
-"""Which rank is named when nothing moves: the one the others wait for. And where a worker says that
-it is."""
+"""Which rank is named when nothing moves, the one the others wait for, and a worker's word."""
 
 import json
 import socket

@@ -1,5 +1,4 @@
-"""Trackers: TensorBoard writes what others can read, a missing one is a sentence, a failing one
-stops nothing."""
+"""Trackers: TensorBoard writes what others read, a missing one is said, a failing one ignored."""
 
 from pathlib import Path
 

@@ -26,8 +26,7 @@ def post(body: str, *headers: str) -> str:
     return request("POST /config", f"Content-Length: {len(body.encode('latin-1'))}", *headers) + body
 
 
-#: Name -> what is sent, with the port in place of PORT and a path outside of the folder in place of
-#: OUTSIDE.
+#: Name -> what is sent; PORT stands for the port, OUTSIDE for a path outside of the folder.
 REQUESTS: dict[str, str] = {
     # another host's page that was pointed here, and Hosts that only look like ours
     "rebound host": request("GET /", host="evil.example"),
@@ -198,8 +197,7 @@ def resident_bytes(pid: int) -> int:
     ("hardware", "batch", "count", "most_seconds"), [("8x H100-SXM", 8, 100, 0.2), ("128 x 8x H100-SXM", 1024, 40, 1.5)]
 )
 def test_questions_in_a_row_are_answered_soon_and_leave_nothing_behind(served, hardware, batch, count, most_seconds):
-    """Seconds on the quiet core that limits are written for, from the question to the whole
-    answer."""
+    """Seconds on the quiet core that limits are written for."""
     pid, taken, before = served.process.pid, list[float](), 0
     for number in range(count):
         question = {"model": "llama-3.1-8b", "method": ("lora", "full")[number % 2], "hardware": hardware}

@@ -1,5 +1,4 @@
-"""The pages: their answers are those of `plan --json`, the address holds the question, errors stand
-at their fields."""
+"""Pages answer as `plan --json`, addresses hold questions, errors stand at their fields."""
 
 import json
 import random
