@@ -1,5 +1,4 @@
-"""`make accuracy-gpu` on toy models, without a GPU: what one rank of several allocates is what was
-rehearsed for it."""
+"""`make accuracy-gpu` on toy models and a processor: one rank allocates what was rehearsed."""
 
 import time
 

@@ -101,8 +101,7 @@ def test_lora_targets_are_those_that_the_model_has_and_what_the_planner_refuses_
 
 
 def test_a_stack_holds_what_its_code_holds():
-    """Weights, masters and frozen bases in their types; losses and MLPs whole, in chunks and in
-    tiles."""
+    """Weights, masters and bases in their types; losses and MLPs whole, in chunks, in tiles."""
     megatron = case_of(row(source_id="dgxc-benchmarking", activation_checkpointing="none"))
     assert megatron.execution.precision == "bf16" and megatron.difference.master_bytes == 16
     peft = case_of(row(source_id="dgxc-benchmarking", framework="HF PEFT + TRL + FSDP", **LORA))

@@ -29,8 +29,7 @@ PUBLISHED = ROOT.parent / "shared/published"
 
 @pytest.fixture(scope="module", autouse=True)
 def _runs_of_ours_once() -> Iterator[None]:
-    """What the page says of our own trainer's runs is the same whatever published rows it is
-    written of."""
+    """What the page says of our own runs is the same whatever rows it is written of."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document, "section", functools.cache(document.section))
         yield

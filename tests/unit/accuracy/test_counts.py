@@ -1,5 +1,4 @@
-"""Without any count of the memory forecast, measured runs leave their bounds or drawn ones
-differ."""
+"""Without any count of the forecast, measured runs leave their bounds or drawn ones differ."""
 
 import sys
 import tomllib
@@ -19,8 +18,7 @@ from tests.unit.accuracy.published import measured_runs
 from tests.unit.plan.drawn import MOVES, answer, stored
 
 PLAN = "shardwise.plan"
-#: A forecast below a measured peak by more than this is a false "fits". Runs whose forecast is
-#: lower are left out.
+#: Further below a measured peak a forecast is a false "fits"; runs that have one are left out.
 LOWEST = -0.01
 
 #: What is counted, by what shows it -> the function or property of the planner that counts it.

@@ -1,5 +1,4 @@
-"""Every key of a configuration that transformers knows, changed by itself: what is counted, and
-what is refused."""
+"""Every key that transformers knows, changed by itself: what is counted, what refused."""
 
 import inspect
 import re
@@ -18,8 +17,7 @@ from tests.unit.catalog.small import build, small_config, their_config
 #: One dense block and one of experts.
 FEW = {"num_hidden_layers": 2, "first_k_dense_replace": 1}
 READ = re.compile(r"config\.([a-z]\w*)|getattr\(\s*(?:self\.)?config,\s*\"(\w+)\"")
-#: What transformers builds, and here is refused: those for a head_dim have no forward pass that
-#: runs.
+#: What transformers builds, and is refused: those for a head_dim have no forward that runs.
 REFUSED = {
     ("deepseek_v3", "n_shared_experts", 0): "n_shared_experts is 0; expected a whole number from 1",
     ("glm4_moe", "n_shared_experts", 0): "n_shared_experts is 0; expected a whole number from 1",
@@ -42,8 +40,7 @@ def few_layers(kind):
 
 
 def keys_of(model):
-    """Those of the configuration's class, their other names, and what the model's code reads
-    besides."""
+    """Of the configuration's class, their other names, and what the model's code reads."""
     read = READ.findall(inspect.getsource(inspect.getmodule(type(model))))
     names = {*model.config.to_dict(), *type(model.config).attribute_map, *(one or other for one, other in read)}
     return sorted(name for name in names if not callable(getattr(model.config, name, None)))
@@ -117,8 +114,7 @@ MESSAGE = "by which a token sees those after it, and a language model is trained
 
 
 def sees_ahead(config):
-    """Whether the logits of tokens follow those after them; None where transformers does not build
-    or run it."""
+    """Whether logits follow later tokens; None where transformers does not build or run it."""
     torch.manual_seed(0)
     try:
         model = AutoModelForCausalLM.from_config(their_config(config)).eval()
@@ -154,9 +150,10 @@ def test_no_switch_lets_a_token_see_those_after_it_unseen(kind):
     assert unseen == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "key"), [("gemma3_text", "use_bidirectional_attention"), ("falcon", "output_attentions")]
-)
+AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
+
+
+@pytest.mark.parametrize(("kind", "key"), AHEAD.items())
 def test_a_switch_that_lets_tokens_see_ahead_is_refused_by_its_key(kind, key):
     config = few_layers(kind) | {key: True}
     assert sees_ahead(config)

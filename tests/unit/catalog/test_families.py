@@ -154,8 +154,7 @@ def test_what_drops_out_by_itself_is_known(kind):
     assert shape_from_data(small_config(kind, attention_dropout=0.2), file="-").drops_out
 
 
-#: Bloom's code has no key for these; OPT's projection is wanted where it differs from the width,
-#: whatever that is.
+#: Bloom's code has no key for these; OPT projects where this differs from the width.
 NOT_IN_TRANSFORMERS = {("bloom", "max_position_embeddings"), ("bloom", "hidden_act"), ("mpt", "hidden_act")}
 NOT_IN_TRANSFORMERS |= {("opt", "word_embed_proj_dim")}
 

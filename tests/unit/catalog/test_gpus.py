@@ -43,10 +43,8 @@ def test_the_link_between_machines_is_stated_or_said_to_be_assumed():
     assert (stated.network.bytes_per_second, stated.network.shared) == (12.5e9, True)
     assert parse_hardware("8x MI300X").notes == ("AMD GPUs are planned for, and nothing was tried on ROCm",)
     assert stated.notes == () and parse_hardware("8x H100-SXM").notes == ()
-    assert assumed.notes == (
-        "400 Gb/s for each GPU are assumed between machines; state what a machine has behind hardware, such as "
-        "@ 100 Gb/s",
-    )
+    said = "400 Gb/s for each GPU are assumed between machines; state what a machine has behind hardware, such as @ 100"
+    assert assumed.notes == (f"{said} Gb/s",)
 
 
 #: GiB that PyTorch printed at the least as the capacity, in public logs.
@@ -141,8 +139,7 @@ def test_every_entry_is_plausible_and_has_a_source(known):
     assert gpu.usd_per_hour is None or 0 < gpu.usd_per_hour[0] <= gpu.usd_per_hour[1]
 
 
-#: Tera-operations that data sheets print in large type, with sparsity: half of it is what dense
-#: products can reach. The L40S is printed as 733, beside 362.05 without.
+#: Tera-operations of data sheets, with sparsity. The L40S is printed as 733, beside 362.05 without.
 SPARSE = """
 L4 242  L40 362  L40S 724.1  A10 250  A10G 140  A30 330  A40 299.4  A100-80GB 624  A100-PCIe-40GB 624  H100-PCIe 1513
 H100-SXM 1979  H100-NVL 1671  H200 1979  H20 296  GH200 1979  B200 4500  GB200 5000  MI300X 2614.9  MI355X 5033
@@ -159,8 +156,7 @@ RTX-PRO-5000-Blackwell 48  RTX-PRO-4500-Blackwell 32  RTX-PRO-6000-Max-Q 96
 """
 #: GiB that PyTorch prints as the capacity, of messages of too little memory that others published.
 PRINTED = "A100-80GB 79.25  A800-80GB 79.33  A100-40GB 39.5  A30 23.53  RTX-4090 23.64  RTX-5090 31.37  RTX-A4000 15.61"
-#: GB/s of links in one direction: half of what vendors print; AMD's are shared by the two dies of a
-#: card.
+#: GB/s of links in one direction, half of what is printed; two dies of a card share AMD's.
 LINKS = "A100 300  H100 450  H800 200  B200 900  RTX-4090 31.5  MI250X 200  MI250 150"
 
 
@@ -176,8 +172,7 @@ def test_peaks_are_dense_and_not_what_is_printed_with_sparsity(name, printed):
 
 @pytest.mark.parametrize(("name", "gigabytes"), figures(SOLD_AS))
 def test_memory_is_what_the_driver_reports_of_what_is_sold(name, gigabytes):
-    # Of HBM thousands of millions of bytes are sold, and some kept for error correction; of GDDR
-    # powers of two.
+    # HBM is sold in powers of ten, some of it for error correction; GDDR in powers of two.
     assert 0.92 * gigabytes * GIB <= find_gpu(name).gpu.memory_bytes <= 1.003 * gigabytes * GIB
     assert find_gpu(f"{name} {gigabytes:g}GB").gpu.name == name
 

@@ -37,8 +37,7 @@ def test_all_linear_means_every_matrix_of_every_block_and_not_the_head() -> None
 
 
 def test_an_adapter_says_which_layers_all_linear_passes_over() -> None:
-    """Routers that give several results, beside what a model is without: to PEFT they are linear
-    layers as others."""
+    """Routers of several results, linear layers to PEFT, and what a model is without."""
     config = {**SMALL, "num_local_experts": 2, "num_experts_per_tok": 1}
     for exclude in (None, "tower.*"):
         model = build_on_meta(transformers.PhimoeConfig(**config), attn_implementation="sdpa")
@@ -77,8 +76,7 @@ def test_what_is_saved_names_the_revision_of_a_base_on_the_hub(revision: str | N
 
 
 def test_under_autocast_inputs_are_read_as_they_are_and_nothing_else_changes() -> None:
-    """PEFT's copies of inputs in float32 are cast back before they are used: bit-equal without
-    them."""
+    """PEFT's float32 copies of inputs are cast back before use: bit-equal without them."""
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).to(torch.bfloat16)
     add_adapters(model, LoraSpec(r=4), base_model="base")
     model.load_state_dict({name: torch.randn(p.shape) / 8 for name, p in model.named_parameters()}, assign=True)
@@ -107,10 +105,8 @@ def test_under_autocast_inputs_are_read_as_they_are_and_nothing_else_changes() -
     assert lean < fat
 
 
-CONFIGS = {
-    "llama": transformers.LlamaConfig(**SMALL),
-    "qwen2, whose matrices have biases": transformers.Qwen2Config(**SMALL, num_key_value_heads=2),
-}
+BIASED = transformers.Qwen2Config(**SMALL, num_key_value_heads=2)
+CONFIGS = {"llama": transformers.LlamaConfig(**SMALL), "qwen2, whose matrices have biases": BIASED}
 
 
 def with_adapters(config: Any, **lora: Any) -> nn.Module:
@@ -187,8 +183,7 @@ def test_what_is_not_plain_lora_keeps_pefts_forward(config: Any, lora: dict[str,
 
 
 def compiled_products(model: Any) -> tuple[list[int], list[int], dict[str, torch.Tensor]]:
-    """Matrix products of each compiled graph, how many copy a matrix to add to it, and the
-    results."""
+    """Products of each compiled graph, how many copy a matrix to add to it, and results."""
     copies: list[int] = []
     counts: list[int] = []
 

@@ -1,5 +1,4 @@
-"""The parts of a model are found by structure, and transformers slices its matrices as the
-catalogue says."""
+"""Parts of a model are found by structure; the catalogue slices as transformers does."""
 
 from typing import Any
 
@@ -45,8 +44,7 @@ def test_what_cannot_be_built_or_sliced_is_refused_in_a_sentence() -> None:
 
 
 WORDS = {"rows": "colwise", "columns": "rowwise"}
-#: Experts, of which the plan of expert parallelism is followed, and that of tensor parallelism
-#: slices each.
+#: Experts: the plan of expert parallelism is followed, that of tensor parallelism slices each.
 STACKS = [f"{module}.experts.down_proj" for module in ("mlp", "feed_forward", "block_sparse_moe")]
 
 

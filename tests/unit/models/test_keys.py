@@ -1,5 +1,4 @@
-"""Weights are found and saved under the keys that transformers gives them, in every family that is
-trained."""
+"""Weights are found and saved under transformers' keys, in every family that is trained."""
 
 from pathlib import Path
 from typing import Any

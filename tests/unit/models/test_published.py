@@ -1,5 +1,4 @@
-"""Weights that are published in fewer bits are read as transformers dequantises them, by parts
-too."""
+"""Weights that are published in fewer bits are read as transformers dequantises them."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Shapes that are read off a build: equal to the catalogue's for every family of it, or refused in
-a sentence."""
+"""Shapes that are read off a build: equal to the catalogue's, or refused in a sentence."""
 
 import io
 import json
@@ -28,8 +27,8 @@ from tests.dist.worlds import installed
 from tests.unit.catalog.small import build, small_config, their_config
 from tests.unit.plan.asking import job
 
-#: Families of the catalogue whose attention transformers does not run by name, or masks without
-#: positions.
+DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
+#: Families whose attention transformers does not run by name, or masks without positions.
 OWN_ATTENTION = ("bloom", "falcon", "gpt_neo", "gptj", "mpt", "opt")
 SPECIALS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
 
@@ -61,14 +60,11 @@ def test_a_build_is_counted_as_the_catalogue_counts_it(kind: str) -> None:
     assert theirs.names.embedding == ours.names.embedding and theirs.names.blocks == ours.names.blocks
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in FAMILIES if not FAMILIES[kind].experts and kind not in OWN_ATTENTION]
-)
+@pytest.mark.parametrize("kind", [kind for kind in DENSE if kind not in OWN_ATTENTION])
 def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
     found = built(small_config(kind)).built
     assert ("stages" in found) == (kind in STAGED_FAMILIES)
-    # What else is sliced has matrices that every rank computes whole, or an embedding that is
-    # scaled.
+    # Others have matrices that every rank computes whole, or an embedding that is scaled.
     assert "slices" in found or kind not in TENSOR_FAMILIES or kind.startswith("gemma")
     assert ("documents" in found) == (kind not in UNTOLD)
 

@@ -1,5 +1,4 @@
-"""Compiled blocks of every dense family give what eager ones give, in a few graphs whatever the
-lengths of rows."""
+"""Compiled blocks of every dense family give what eager ones give, in a few graphs."""
 
 import pytest
 import torch
@@ -12,8 +11,7 @@ from shardwise.parallel import compiled
 from tests.marks import first
 from tests.unit.catalog.small import small_config, their_config
 
-#: Blocks that differ in their attention: with a window or without, with rotary positions or
-#: without; and a length that equals that of MPT's biases of positions.
+#: Blocks differ in windows or rotary positions; one length is that of MPT's biases of positions.
 SEVERAL_KINDS = {"cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_neo", "mpt", "olmo3", "smollm3"}
 FAMILIES_WITHOUT_EXPERTS = [kind for kind, family in FAMILIES.items() if family.experts is None]
 

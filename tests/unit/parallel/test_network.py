@@ -45,8 +45,7 @@ def test_what_the_user_has_set_stays_and_a_master_that_cannot_be_reached_is_said
 
 @pytest.fixture
 def left_over(monkeypatch):
-    """What a shell has that torchrun once started a rank in; returns the port, where nobody
-    listens."""
+    """What a shell has of an earlier rank of torchrun; returns the port, where nobody listens."""
     for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_USE_AGENT_STORE", VARIABLE, OF_NCCL):
         monkeypatch.delenv(name, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,5 +1,4 @@
-"""Executions at a GPU's scale, drawn at random: a question in a line, and what the planner
-answers."""
+"""Executions at a GPU's scale, drawn at random, each a line, and what the planner answers."""
 
 import csv
 import json
@@ -26,8 +25,7 @@ SEED, COUNT = 46, 500
 STORED = Path(__file__).with_name("drawn.tsv")
 #: How far an answer may move.
 MOVES = 0.02
-#: Of a GPU's memory, that a peak takes at least and at most: less is a toy, more nobody would ask
-#: for.
+#: What a peak takes of a GPU's memory: less is a toy, more nobody would ask for.
 _LEAST, _MOST = 0.1, 3.0
 _AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 
@@ -46,8 +44,7 @@ class Answer(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A question: keys of the job, of the layout and of the execution as JSON; `document`, the mean
-    of a packed row."""
+    """Keys of job, layout and execution as JSON; `document`, the mean of a packed row."""
 
     model: str
     hardware: str
@@ -63,8 +60,7 @@ def _shape(name: str):
 
 
 def answer(drawn: Drawn) -> Answer:
-    """What is forecast of it today. Raises ShardwiseError where the planner refuses, ValueError a
-    wrong layout."""
+    """Of today. Raises ShardwiseError at a refusal, ValueError at a wrong layout."""
     model, cluster = _shape(drawn.model), parse_hardware(drawn.hardware)
     asked = job(**json.loads(drawn.keys))
     execution = Execution(layout=Layout(**json.loads(drawn.layout)), **json.loads(drawn.execution))
@@ -79,8 +75,7 @@ def answer(drawn: Drawn) -> Answer:
 
 
 def stored() -> Iterator[tuple[Drawn, int, bool, float]]:
-    """Each question with the peak, the verdict and the seconds that were answered when somebody
-    last looked."""
+    """Questions, with peak, verdict and seconds as somebody last looked at them."""
     for line in STORED.read_text(encoding="utf-8").splitlines():
         *question, document, peak, fits, seconds = line.split("\t")
         yield Drawn._make([*question, int(document)]), int(peak), bool(int(fits)), float(seconds)

@@ -1,5 +1,4 @@
-"""The search against an exhaustive one: every layout, recompute, offload and micro-batch, forecast
-without bounds."""
+"""The search against an exhaustive one, which forecasts every execution without bounds."""
 
 import random
 from dataclasses import replace

@@ -1,5 +1,4 @@
-"""Adapters beside and on stacked experts: what PEFT hangs there, what it refuses, and what it makes
-anew."""
+"""Adapters beside and on stacked experts: what PEFT hangs there, refuses and makes anew."""
 
 import peft
 import pytest
@@ -29,8 +28,7 @@ TARGETS = [
 
 
 def theirs(config, named):
-    """Elements that PEFT trains, or None where it refuses the targets or passes over some of
-    them."""
+    """Elements that PEFT trains, or None where it refuses or passes over a target."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(their_config({**EXPERTS, **config}))
     modules = "all-linear" if named == ["all-linear"] else named
@@ -55,8 +53,7 @@ def ours(config, named):
 @pytest.mark.parametrize("named", TARGETS, ids="-".join)
 @pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_adapters_beside_experts_are_those_that_peft_hangs_there(kind, named, step):
-    """Where a name means nothing PEFT passes over it, if another one means something; here that is
-    refused."""
+    """Where PEFT passes over a name that means nothing, here it is refused."""
     config = config_of(kind, decoder_sparse_step=step)
     measured = theirs(config, named)
     try:

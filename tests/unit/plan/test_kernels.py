@@ -23,19 +23,11 @@ def attended(name: str, kind: str, *, length: float = 2**30, head: int = 128) ->
     return 1 / one.attention(one.peak, kind=kind, length=length, head=head)[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "share"),
-    [
-        ("H20", 0.90),
-        ("H200", 0.68),
-        ("H200-NVL", 0.68),
-        ("H100", 0.68),
-        ("A10G", 0.62),
-        ("A100", 0.80),
-        ("L40S", 0.60),
-        ("RTX-5000-Ada", 0.60),
-    ],
-)
+SHARES = {"H20": 0.90, "H200": 0.68, "H200-NVL": 0.68, "H100": 0.68, "A10G": 0.62, "A100": 0.80, "L40S": 0.60}
+SHARES |= {"RTX-5000-Ada": 0.60}
+
+
+@pytest.mark.parametrize(("name", "share"), SHARES.items())
 def test_products_reach_the_share_of_their_own_gpu(name: str, share: float) -> None:
     assert device(name).ceiling / device(name).peak == pytest.approx(share)
 
@@ -59,8 +51,7 @@ def test_seconds_are_read_between_what_was_measured_of_type_and_pass() -> None:
 
 @pytest.mark.parametrize(("version", "hopper", "cut"), [(2, 0.36, 0.46), (3, 0.56, 0.67)])
 def test_attention_keeps_an_h20_busier_than_a_hopper_with_all_its_units(version, hopper, cut) -> None:
-    """Published: 66 to 84 of 148 TFLOP/s forward, and 96 to 126 with the kernels that were written
-    for Hopper."""
+    """Published: 66 to 84 of 148 TFLOP/s forward, 96 to 126 with Hopper's own kernels."""
     kind = f"flash_attention_{version}"
     assert [attended(name, kind) for name in ("H20", "H100", "H200")] == pytest.approx([cut, hopper, hopper], rel=0.001)
 
@@ -125,8 +116,7 @@ def test_a_gpu_with_bfloat16_trains_in_it() -> None:
 
 
 def together(cluster_gpus: int, node: int, layout: Layout, axis: str) -> int:
-    """Members of a group on one node, at least, of all groups along an axis and all nodes that have
-    any."""
+    """The fewest members on one node that any group along an axis has."""
     groups: dict[tuple[int, ...], dict[int, int]] = {}
     for rank in range(cluster_gpus):
         at = layout.coordinates(rank)

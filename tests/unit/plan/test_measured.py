@@ -1,5 +1,4 @@
-"""Forecasts beside what one H100 measured (`accuracy/h100-cells.csv`: docs/how/measured.md says
-how, and where)."""
+"""Forecasts beside what one H100 measured: docs/how/measured.md says how, and where."""
 
 import csv
 from pathlib import Path
@@ -28,8 +27,7 @@ MODELS = {
     "q4": model("qwen3", 2560, 9728, 36, 32, 8, vocab=151936, head_dim=128),
     "l8": model("llama", 4096, 14336, 32, 32, 8, vocab=128256, tied=False),
 }
-#: Toys are all workspace and host; packed rows were handed a mask then; one peak was in a chunk of
-#: the loss of then.
+#: Of then: toys all workspace and host, packed rows with a mask, a peak in a chunk of the loss.
 LEFT_OUT = {"toy32", "toymix", "toyres", "q05pack", "q05offo"}
 with (Path(__file__).parents[3] / "accuracy/h100-cells.csv").open() as file:
     CELLS = {row["name"]: row for row in csv.DictReader(file) if row["name"] not in LEFT_OUT}
@@ -88,8 +86,7 @@ def test_memory_is_forecast_within_two_percent(name, as_then):
 
 
 def test_half_the_times_are_forecast_within_ten_percent(as_then):
-    """The host was three times slower than usual ones, and eager selective recompute waits for
-    it."""
+    """The host was three times slower than usual; eager selective recompute waits for it."""
     measured = {name: float(cell["step_measured_s"]) for name, cell in CELLS.items() if cell["step_measured_s"]}
     off = {name: abs(step_of(worked(CELLS[name])).seconds / seconds - 1) for name, seconds in measured.items()}
     assert median(off.values()) < 0.1

@@ -20,8 +20,7 @@ def states(model, layout=None, **keys):
 
 
 def test_the_classical_sixteen_bytes_are_ours_counted_otherwise():
-    """Rajbhandari et al. (2020): 2 + 2 + 12 bytes. Ours: 4 + 4 + 8, for no 2-byte copy outlives its
-    use."""
+    """Rajbhandari et al. (2020): 2 + 2 + 12. Ours: 4 + 4 + 8; no 2-byte copy outlives its use."""
     model = find_model("llama-2-7b", offline=True)
     assert states(model) / model.num_parameters == pytest.approx(16, rel=1e-3)
     assert states(model, precision="fp32") / model.num_parameters == pytest.approx(16, rel=1e-3)
@@ -30,8 +29,7 @@ def test_the_classical_sixteen_bytes_are_ours_counted_otherwise():
 
 @pytest.mark.parametrize(("stage", "saves"), [(1, 2), (2, 64), (3, 64)])
 def test_zero_stages_over_64_ranks_save_what_their_split_says(stage, saves):
-    """The paper's 4x, 8x and Nx are of 2 + 2 + 12 bytes; FSDP2 shards states in the second stage
-    too."""
+    """Not the paper's 4x, 8x and Nx of 2 + 2 + 12: FSDP2's second stage shards states too."""
     model = find_model("llama-2-7b", offline=True)
     layout = Layout(dp_shard=64, zero_stage=stage, reshard_after_forward=stage == 3)
     assert states(model) / states(model, layout) == pytest.approx(saves, rel=0.05)
@@ -51,8 +49,7 @@ def test_zero_2_keeps_whole_weights_and_offload_nothing_but_what_is_gathered() -
 
 
 def test_what_fits_on_one_gpu_is_what_is_known_to_fit() -> None:
-    """32B in 16 bits at batch 1 does not on 80 GB; 65B in 4 bits on 48 GB does (Dettmers et al.,
-    2023)."""
+    """32B in 16 bits not on 80 GB; 65B in 4 bits on 48 GB (Dettmers et al., 2023)."""
     model = find_model("qwen2.5-32b", offline=True)
     forecast = memory(job(), model, hardware="1x A100-SXM-80GB", precision="bf16", gradient_checkpointing="full")
     assert forecast.peak_low_bytes > 3 * forecast.capacity_bytes
@@ -63,8 +60,7 @@ def test_what_fits_on_one_gpu_is_what_is_known_to_fit() -> None:
 
 
 def test_eight_bit_states_take_a_quarter_and_small_tensors_stay_wide():
-    """Matrices whose rows are whole blocks of 256 are short; a float32 count of steps lies beside
-    each tensor's."""
+    """Of matrices with whole blocks of 256; each tensor has a float32 count of steps."""
     model = shape(hidden_size=256, intermediate_size=512)
     tensors = 6 * 9 + 3
     wide = 13 * 256  # norms

@@ -1,5 +1,4 @@
-"""What `train.offload: auto` becomes is the best of what stating each finds, and the least of those
-that are alike."""
+"""`train.offload: auto` is the best of all values, and the least offload of those alike."""
 
 import pytest
 
@@ -29,9 +28,8 @@ def test_more_offload_is_taken_where_it_is_better(name):
 def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
     made = plan("qwen3-8b", "4x RTX-4090", "data: {max_length: 4096}\ntrain: {global_batch_size: 64, compile: false}\n")
     (sentence,) = (one for one in made.best.reasons if one.startswith("offload is"))
-    assert sentence.startswith(
-        "offload is parameters because nothing fits without, and fsdp, the best with offload optimizer, is 61.6 %"
-    )
+    because = "offload is parameters because nothing fits without, and fsdp, the best with offload optimizer, is 61.6 %"
+    assert sentence.startswith(because)
     others = {one.strategy: one.reason for one in made.rejected}
     assert others["fsdp x tp"].startswith("88 % slower with offload optimizer (1 min 29 s against 47 s a step): ")
     assert "waits for other stages or the host" in others["fsdp x mp"]
@@ -58,8 +56,7 @@ def test_the_fewest_gpus_may_need_the_hosts_memory_and_the_plan_says_how_many_do
 
 
 def test_what_selective_blocks_save_goes_to_the_host_at_no_time_either():
-    """Without tensor parallelism: input, four products, attention with its sums, and the first
-    halves of adapters."""
+    """Input, four products, attention with its sums, and the first halves of adapters."""
     model, train = find_model("llama-3.1-8b", offline=True), {"global_batch_size": 16}
     asked = job(method="lora", data={"max_length": 2048}, train=train)
     full, plain, offloaded = (
@@ -105,8 +102,7 @@ def test_what_blocks_save_on_the_host_is_counted_and_said() -> None:
 
 
 def test_on_the_fewest_gpus_offloads_compete():
-    """Nothing fits two GPUs without any, and with `optimizer` it is slower than with
-    `parameters`."""
+    """Nothing fits two GPUs without any; `optimizer` is slower than `parameters`."""
     text = "data: {max_length: 1024}\ntrain: {global_batch_size: 64}\n"
     fewest = plan("qwen3-8b", "4x RTX-4090", f"goal: fewest-gpus\n{text}").best
     on_as_many = plan("qwen3-8b", f"{fewest.execution.layout.world_size}x RTX-4090", text).best

@@ -1,5 +1,4 @@
-"""What lies on which rank under every product of axes: by hand where it can be, by its sums
-elsewhere."""
+"""What lies on which rank under every product of axes: by hand, or by its sums."""
 
 from hypothesis import given
 from hypothesis import strategies as st

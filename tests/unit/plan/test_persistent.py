@@ -69,8 +69,7 @@ def test_what_is_trained_as_a_copy_has_a_gradient_a_frozen_original_and_no_adapt
 
 
 def test_flops_of_a_token_and_of_a_copy_are_those_by_hand() -> None:
-    """6 a parameter and 12 of the width for each token before; of a copy its gradient and no
-    adapters."""
+    """6 a parameter, 12 of the width for each token before; of a copy its gradient alone."""
     model = find_model("llama-3.1-8b", offline=True)
     products = model.num_parameters - model.embedding_parameters - 65 * model.hidden_size
     assert model_flops_per_token(model, length=1000, lora=None) == 6 * products + 12 * 32 * 4096 * 1000

@@ -1,5 +1,4 @@
-"""Questions that people with experience asked, and what the answer must be for them to believe
-it."""
+"""Questions that experienced people asked, and the answers that they would believe."""
 
 import pytest
 

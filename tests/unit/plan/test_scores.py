@@ -124,8 +124,7 @@ class Moved(TorchDispatchMode):
 
 
 def moved_by_peft(*, adapters: torch.dtype, weights: torch.dtype, autocasts: bool) -> int:
-    """Bytes that PEFT moves for the norms of one matrix, its adapter being of one type and it of
-    another."""
+    """Bytes that PEFT moves for the norms of one matrix, of these types."""
     halves = [nn.Linear(COLUMNS, RANK, bias=False), nn.Linear(RANK, ROWS, bias=False)]
     a, b = (half.to(adapters) for half in halves)
     weight, layer = torch.ones(ROWS, COLUMNS, dtype=weights), DoraLinearLayer(fan_in_fan_out=False)
@@ -135,9 +134,10 @@ def moved_by_peft(*, adapters: torch.dtype, weights: torch.dtype, autocasts: boo
     return moved.bytes
 
 
-@pytest.mark.parametrize(
-    ("name", "adapters", "weights"), [("fp32", WIDE, WIDE), ("bf16", SHORT, SHORT), ("mixed", WIDE, SHORT)]
-)
+OF_TYPES = [("fp32", WIDE, WIDE), ("bf16", SHORT, SHORT), ("mixed", WIDE, SHORT)]
+
+
+@pytest.mark.parametrize(("name", "adapters", "weights"), OF_TYPES)
 def test_norms_move_what_pefts_operators_move(name: Any, adapters: torch.dtype, weights: torch.dtype) -> None:
     made = work(job(method="lora", lora={"use_dora": True}), shape(), execution(precision=name))
     measured = moved_by_peft(adapters=adapters, weights=weights, autocasts=name == "mixed")
@@ -153,8 +153,7 @@ def forward_and_backward(*, dora, length, recompute="none", dropout=0.0) -> tupl
 
 
 def test_norms_and_the_product_of_dropout_are_in_forward_and_where_it_is_computed_again() -> None:
-    """Nothing of a step on short sequences takes longer, and backward has its own only where blocks
-    are recomputed."""
+    """Norms take most of a step on short rows, in backward only where blocks are recomputed."""
     plain, normed = (forward_and_backward(dora=dora, length=64) for dora in (False, True))
     assert normed[0] > 3 * plain[0]
     assert normed[1] < 1.2 * plain[1]

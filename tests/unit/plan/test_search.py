@@ -189,8 +189,7 @@ def test_packed_rows_are_computed_by_document_where_that_is_possible(model, hard
     [("tinyllama-1.1b", "full", True), ("llama-3.1-8b", "full", False), ("codellama-34b", "lora", False)],
 )
 def test_gradients_are_reduced_once_a_step_where_whole_ones_fit_and_it_saves_time(model, method, once):
-    """Whole ones of 8 billion parameters do not fit; of adapters, reducing is little beside
-    gathering matrices."""
+    """Those of 8 billion parameters do not fit; reducing those of adapters takes little."""
     asked = f"method: {method}\nlayout: fsdp\ndata: {{max_length: 512}}\n"
     answer = plan(model, "8x RTX-4090", asked + "train: {global_batch_size: 256, micro_batch_size: 4}\n")
     assert answer.best.execution.gradient_accumulation_steps == 8

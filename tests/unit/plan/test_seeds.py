@@ -3,18 +3,8 @@
 import pytest
 
 from shardwise.plan.time.step import forecast_time
-from tests.unit.plan.asking import (
-    Layout,
-    execution,
-    find_model,
-    held,
-    job,
-    parse_hardware,
-    plan,
-    shape,
-    take_inventory,
-    work,
-)
+from shardwise.spec.layout.axes import Layout
+from tests.unit.plan.asking import execution, find_model, held, job, parse_hardware, plan, shape, take_inventory, work
 
 
 def test_a_64th_is_trained_by_lora_and_16_bits_take_8_bytes_per_parameter() -> None:
@@ -66,8 +56,7 @@ def test_a_row_of_a_million_tokens_takes_what_cudnn_takes_on_hopper(attention, m
 
 @pytest.mark.parametrize(("shards", "tp", "left"), [(8, 4, 1139 / 1614), (4, 8, 876 / 1614)])
 def test_slices_cost_what_they_were_measured_to(shards, tp, left):
-    """torchtitan's Qwen3-32B, rows of 4096, eager, H100: at eight slices half of what it does with
-    none."""
+    """torchtitan's Qwen3-32B, rows of 4096, eager, H100: eight slices halve the rate."""
     keys = {"gradient_checkpointing": "full", "attn_implementation": "flash_attention_2", "loss": "full"}
     sliced = rate("qwen3-32b", "4 x 8x H100-SXM", Layout(dp_shard=shards, tp=tp), 4096, micro=16, **keys)
     whole = rate("qwen3-32b", "8x H100-SXM", Layout(dp_shard=8), 4096, micro=2, **keys)
@@ -75,8 +64,7 @@ def test_slices_cost_what_they_were_measured_to(shards, tp, left):
 
 
 def test_experts_with_few_tokens_each_take_longer_than_their_products_alone():
-    """prime-rl's trainer, Qwen3-30B-A3B in full on eight H200, 16,384 tokens a row: 35,026
-    tokens/s."""
+    """prime-rl's Qwen3-30B-A3B in full, eight H200, rows of 16,384 tokens: 35,026 tokens/s."""
     keys = {"gradient_checkpointing": "full", "attn_implementation": "flash_attention_3", "compile": True}
     found = rate("qwen3-30b-a3b", "8x H200", Layout(dp_shard=8), 16384, steps=2, **keys)
     assert found == pytest.approx(35026 / 8, rel=0.15)

@@ -1,5 +1,4 @@
-"""Names in `lora.target_modules`: each is counted as PEFT hangs it, or refused; none is trained
-uncounted."""
+"""Names in `lora.target_modules`: each is counted as PEFT hangs it, or refused."""
 
 import copy
 
@@ -59,8 +58,7 @@ def test_whatever_module_a_target_names_is_counted_as_peft_hangs_it_or_refused(k
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", every(4, DENSE))
 def test_whatever_end_of_a_name_is_saved_is_counted_as_peft_copies_it_or_refused(kind):
-    """PEFT takes every module whose name ends so, in blocks and outside of them, whole words or
-    not."""
+    """PEFT takes every module whose name ends so, in blocks or not, whole words or not."""
     config = small_config(kind, tie_word_embeddings=False)
     model, matrices = build(config), shape(config).matrices
     known = next(m.name for m in matrices if m.adaptable)

@@ -52,8 +52,7 @@ def made_of(model, layout, micro, accumulation, method="lora", hardware="4x RTX-
 
 
 def seed(name, layout, *, micro, accumulation):
-    """A run of those this project began with: LoRA on four RTX 6000 Ada, 1,024 rows of 1,024
-    tokens; (seconds, GPU)."""
+    """(seconds, GPU) of LoRA on four RTX 6000 Ada, 1,024 rows of 1,024 tokens."""
     time = forecast(find_model(name, offline=True), layout, micro=micro, accumulation=accumulation)
     return 1024 * 1024 / time.tokens_per_second, time.gpu_utilization
 
@@ -71,8 +70,7 @@ def test_the_runs_this_project_began_with_take_as_long_as_they_took() -> None:
 
 
 def test_a_cut_backward_of_sharded_weights_gathers_and_reduces_once_a_step():
-    """However many micro-batches a step has; 1f1b does both for each: of 2 ranks, 17 rounds of 16,
-    and 3 of 2."""
+    """1f1b does both for each micro-batch: of 2 ranks, 17 rounds of 16, and 3 of 2."""
     kept = {"dp_shard": 2, "pp": 2, "zero_stage": 2, "reshard_after_forward": False}
     model = shape(num_hidden_layers=8, hidden_size=4096, intermediate_size=11008)
 

@@ -1,5 +1,4 @@
-"""The timeline, task by task, against the closed forms that forecasts are made of, and against what
-it must show."""
+"""The timeline against the closed forms of forecasts, and against what it must show."""
 
 from itertools import pairwise
 

@@ -182,8 +182,7 @@ ODD_VALUES: list[Any] = [
 
 
 def _spoiled(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same mapping with one value in another's place, for every key at any depth and every
-    value."""
+    """The mapping with each odd value in the place of each key's, at any depth."""
     for key, value in data.items():
         yield from ({**data, key: odd} for odd in ODD_VALUES)
         if isinstance(value, dict):

@@ -102,8 +102,7 @@ def test_what_is_no_layout_is_refused_in_a_sentence(make, says) -> None:
 
 
 def test_a_large_head_takes_blocks_off_the_last_stage() -> None:
-    # The head of Llama-3.2-1B weighs as much as four of its sixteen blocks; that of TinyLlama is
-    # small beside its 22.
+    # The head of Llama-3.2-1B weighs as much as four of its blocks; TinyLlama's is small.
     assert [len(stage) for stage in stage_blocks(read_model("llama-3.2-1b"), num_stages=2)] == [9, 7]
     assert [len(stage) for stage in stage_blocks(read_model("tinyllama-1.1b"), num_stages=2)] == [11, 11]
     with pytest.raises(ValueError, match="23 pipeline stages for 22 layers; use at most 22"):

@@ -1,5 +1,4 @@
-"""Layouts and kernels that are not trained or do not fit, each with its sentence, for planner and
-trainer alike."""
+"""Layouts and kernels that are not trained or do not fit, each with its sentence."""
 
 from dataclasses import replace
 

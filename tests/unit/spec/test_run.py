@@ -1,5 +1,4 @@
-"""The run directory: whole files appear at once, growing files are read up to their last whole
-line."""
+"""The run directory: files appear whole, growing ones are read to their last whole line."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""Pipeline orders: complete, free of deadlock, and with the bubbles and the memory that their
-authors state."""
+"""Pipeline orders: complete, without deadlock, and with their authors' bubbles and memory."""
 
 from collections.abc import Iterable
 
@@ -28,8 +27,7 @@ def in_flight(order: Iterable[Action]) -> int:
 
 
 def run(schedule: Schedule, ranks: int, micros: int) -> float:
-    """Time until all ranks are done, a forward taking 1 and each half of a backward 1; fails if
-    stuck."""
+    """Time of all ranks, where a forward and each half of a backward take 1; fails if stuck."""
     layout = Layout(pp=ranks, schedule=schedule)
     share = ranks / layout.num_stages
     seconds = {"forward": share, "backward": 2 * share, "backward_input": share, "backward_weight": share}
