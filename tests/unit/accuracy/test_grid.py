@@ -73,13 +73,8 @@ def test_no_line_but_its_own_has_what_was_held_out():
 
 def test_cells_of_one_kind_are_measured_beside_those_of_the_others():
     kinds = Counter(kind_of(*one) for one in read_cells(CELLS))
-    counts = {
-        "drawn": cells.COUNT,
-        "reduced once": cells.COUNT_ONCE,
-        "pipelines": cells.COUNT_PIPELINES,
-        "held out": cells.COUNT_HELD_OUT,
-    }
-    counts["led to a rule"] = cells.COUNT_LED
+    counts = {"drawn": cells.COUNT, "reduced once": cells.COUNT_ONCE, "pipelines": cells.COUNT_PIPELINES}
+    counts |= {"held out": cells.COUNT_HELD_OUT, "led to a rule": cells.COUNT_LED}
     assert kinds == counts
     every = list(read_cells(CELLS))
     for kind, count in counts.items():
@@ -98,12 +93,8 @@ def test_rehearsals_of_measured_runs_are_as_near_as_the_page_says():
 
 
 def test_the_measured_cells_are_those_that_are_drawn():
-    kinds = {
-        "pipelines": drawn_pipelines(),
-        "held out": drawn(cells.HELD_OUT),
-        "led to a rule": drawn(cells.LED_TO_A_RULE),
-    }
-    kinds |= {"drawn": drawn(), "reduced once": drawn()}
+    kinds = {"drawn": drawn(), "reduced once": drawn(), "pipelines": drawn_pipelines()}
+    kinds |= {"held out": drawn(cells.HELD_OUT), "led to a rule": drawn(cells.LED_TO_A_RULE)}
     orders = {kind: islice(order, 2 * cells.COUNT) for kind, order in kinds.items()}
     assert all(cell in orders[kind_of(cell, ranks)] for cell, ranks in read_cells(CELLS)), "each behind the one before"
     order = islice(drawn_compiled(), 2 * cells.COUNT_COMPILED)

@@ -4,32 +4,15 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
+from tests.unit.configs import config
 
 LAYERS = 5
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 112,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 24,
-    "vocab_size": 97,
-    "max_position_embeddings": 40,
-    "num_experts": 6,
-    "num_local_experts": 6,
-    "n_routed_experts": 6,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 20,
-    "shared_expert_intermediate_size": 36,
-    "intermediate_size_mlp": 52,
-    "q_lora_rank": 10,
-    "kv_lora_rank": 14,
-    "qk_nope_head_dim": 12,
-    "qk_rope_head_dim": 6,
-    "v_head_dim": 8,
-}
-#: A shared table of positions, a bias of attention or routing by groups needs these of
-#: transformers; Helium's code runs where its heads are together as wide as the stream.
+SMALL = config("", 64, 112, LAYERS, 4, 2, vocab=97, head_dim=24, max_position_embeddings=40)
+SMALL |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 6)
+SMALL |= {"num_experts_per_tok": 2, "moe_intermediate_size": 20, "intermediate_size_mlp": 52}
+SMALL |= {"shared_expert_intermediate_size": 36, "q_lora_rank": 10, "kv_lora_rank": 14}
+SMALL |= {"qk_nope_head_dim": 12, "qk_rope_head_dim": 6, "v_head_dim": 8}
+#: Without these transformers does not build or run the families.
 ALSO = {
     "deepseek_v3": {"n_group": 1, "topk_group": 1},
     "gpt_neo": {"attention_types": [[["global"], LAYERS]]},

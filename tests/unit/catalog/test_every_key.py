@@ -150,9 +150,10 @@ def test_no_switch_lets_a_token_see_those_after_it_unseen(kind):
     assert unseen == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "key"), [("gemma3_text", "use_bidirectional_attention"), ("falcon", "output_attentions")]
-)
+AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
+
+
+@pytest.mark.parametrize(("kind", "key"), AHEAD.items())
 def test_a_switch_that_lets_tokens_see_ahead_is_refused_by_its_key(kind, key):
     config = few_layers(kind) | {key: True}
     assert sees_ahead(config)

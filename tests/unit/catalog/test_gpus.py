@@ -43,10 +43,8 @@ def test_the_link_between_machines_is_stated_or_said_to_be_assumed():
     assert (stated.network.bytes_per_second, stated.network.shared) == (12.5e9, True)
     assert parse_hardware("8x MI300X").notes == ("AMD GPUs are planned for, and nothing was tried on ROCm",)
     assert stated.notes == () and parse_hardware("8x H100-SXM").notes == ()
-    assert assumed.notes == (
-        "400 Gb/s for each GPU are assumed between machines; state what a machine has behind hardware, such as "
-        "@ 100 Gb/s",
-    )
+    said = "400 Gb/s for each GPU are assumed between machines; state what a machine has behind hardware, such as @ 100"
+    assert assumed.notes == (f"{said} Gb/s",)
 
 
 #: GiB that PyTorch printed at the least as the capacity, in public logs.
@@ -141,8 +139,7 @@ def test_every_entry_is_plausible_and_has_a_source(known):
     assert gpu.usd_per_hour is None or 0 < gpu.usd_per_hour[0] <= gpu.usd_per_hour[1]
 
 
-#: Tera-operations that data sheets print in large type, with sparsity: half of it is what dense
-#: products can reach. The L40S is printed as 733, beside 362.05 without.
+#: Tera-operations of data sheets, with sparsity. The L40S is printed as 733, beside 362.05 without.
 SPARSE = """
 L4 242  L40 362  L40S 724.1  A10 250  A10G 140  A30 330  A40 299.4  A100-80GB 624  A100-PCIe-40GB 624  H100-PCIe 1513
 H100-SXM 1979  H100-NVL 1671  H200 1979  H20 296  GH200 1979  B200 4500  GB200 5000  MI300X 2614.9  MI355X 5033

@@ -105,10 +105,8 @@ def test_under_autocast_inputs_are_read_as_they_are_and_nothing_else_changes() -
     assert lean < fat
 
 
-CONFIGS = {
-    "llama": transformers.LlamaConfig(**SMALL),
-    "qwen2, whose matrices have biases": transformers.Qwen2Config(**SMALL, num_key_value_heads=2),
-}
+BIASED = transformers.Qwen2Config(**SMALL, num_key_value_heads=2)
+CONFIGS = {"llama": transformers.LlamaConfig(**SMALL), "qwen2, whose matrices have biases": BIASED}
 
 
 def with_adapters(config: Any, **lora: Any) -> nn.Module:

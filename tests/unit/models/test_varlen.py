@@ -13,16 +13,14 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.data.micro_batches import Documents
 from shardwise.models.varlen import register
-from shardwise.spec.job.keys import Job
 from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.trained import refused_everywhere
 from tests.dist.worlds import installed
 from tests.unit.catalog.small import small_config, their_config
+from tests.unit.plan.asking import job
 
 LENGTHS = [[5, 1, 9, 3], [11, 7]]
-JOB = Job.model_validate(
-    {"model": "m", "data": {"packing": True, "max_length": 40}, "train": {"disable_dropout": True}}
-)
+JOB = job(data={"packing": True, "max_length": 40}, train={"disable_dropout": True})
 DENSE = {kind: small_config(kind) for kind, family in FAMILIES.items() if family.experts is None}
 
 

@@ -13,17 +13,13 @@ from shardwise.models.load import build_on_meta
 from shardwise.models.wrapper import auto_class, find_inside, leave_others, pattern_of
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import installed, wrapper_config
+from tests.unit.configs import config
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 160,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "pad_token_id": 0,
-}
+
+def small(family: str, **others: Any) -> dict[str, Any]:
+    return config(family, 32, 48, 2, 4, 2, vocab=160, head_dim=8, pad_token_id=0, **others)
+
+
 #: Wrapper -> its language model, and the name of the list of its blocks.
 INSIDE = {
     "aria": ("aria_text", "model.language_model.layers"),
@@ -48,7 +44,7 @@ def test_the_catalogue_counts_what_is_built(name: str) -> None:
 
 @pytest.mark.parametrize("kind", installed(tuple(INSIDE)))
 def test_every_parameter_is_the_language_model_s_or_lies_beside_it(kind: str) -> None:
-    config = wrapper_config(kind, {"model_type": INSIDE[kind][0], **SMALL})
+    config = wrapper_config(kind, small(INSIDE[kind][0]))
     whole = build_on_meta(config, attn_implementation="eager")
     shape = built_shape(json.loads(config.to_json_string()), file="f")
     assert (shape.family, shape.names.blocks) == INSIDE[kind]
@@ -65,7 +61,7 @@ def test_every_parameter_is_the_language_model_s_or_lies_beside_it(kind: str) ->
 
 
 def test_one_whose_text_sees_ahead_is_refused() -> None:
-    config = wrapper_config("paligemma", {"model_type": "gemma", **SMALL, "use_bidirectional_attention": True})
+    config = wrapper_config("paligemma", small("gemma", use_bidirectional_attention=True))
     with pytest.raises(ModelError, match="its language model lets tokens of a prompt see those after them"):
         built_shape(json.loads(config.to_json_string()), file="f")
 

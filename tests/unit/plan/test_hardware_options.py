@@ -182,16 +182,13 @@ def test_what_is_not_shown_is_counted():
     assert any(option.hardware == better and option.fits for option in found.options)
 
 
-@pytest.mark.parametrize(
-    ("goal", "hardware"), [("fastest", "8x H100-SXM"), ("cheapest", "4x RTX-4090"), ("fewest-gpus", "4x RTX-4090")]
-)
-def test_of_a_list_the_best_for_the_goal_is_planned_for_as_a_whole(goal: Goal, hardware: str):
+@pytest.mark.parametrize("goal", GOALS)
+def test_of_a_list_the_best_for_the_goal_is_planned_for_as_a_whole(goal: Goal):
     made = of_list("8x H100-SXM, 4x RTX-4090", goal=goal)
-    assert made.hardware["name"] == hardware
-    assert made.candidates == plan(SMALL, hardware, "train: {offload: none}\n").candidates
-    assert [option.hardware for option in offers(made).shown] == sorted(
-        ("8x H100-SXM", "4x RTX-4090"), key=lambda name: name != hardware
-    )
+    ranked = ["8x H100-SXM", "4x RTX-4090"] if goal == "fastest" else ["4x RTX-4090", "8x H100-SXM"]
+    assert [option.hardware for option in offers(made).shown] == ranked
+    assert made.hardware["name"] == ranked[0]
+    assert made.candidates == plan(SMALL, ranked[0], "train: {offload: none}\n").candidates
 
 
 def test_of_a_list_what_does_not_fit_or_cannot_be_formed_stands_last_with_its_sentence():
@@ -205,10 +202,10 @@ def test_of_a_list_what_does_not_fit_or_cannot_be_formed_stands_last_with_its_se
         of_list("1x H100-SXM, 1x T4", layout={"dp_shard": 4})
 
 
-@pytest.mark.parametrize(
-    ("kernel", "without"),
-    [("flash_attention_2", NAMES[:1]), ("flash_attention_3", (*NAMES[:3], NAMES[4])), ("sdpa", ())],
-)
+WITHOUT = {"flash_attention_2": NAMES[:1], "flash_attention_3": (*NAMES[:3], NAMES[4]), "sdpa": ()}
+
+
+@pytest.mark.parametrize(("kernel", "without"), WITHOUT.items())
 def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(kernel: str, without: Sequence[str]):
     stated = {"train": {"attn_implementation": kernel}, "goal": "cheapest", "method": "lora"}
     for made in (offered(**stated), of_list(", ".join(f"1x {name}" for name in NAMES), **stated)):
@@ -239,9 +236,7 @@ def best_of(hardware, goal="fastest"):
 
 def test_what_is_known_of_a_price_is_said_and_costs_begin_at_it() -> None:
     said = price_sentence(find_gpu("MI355X").gpu, goal="fastest")
-    assert said.startswith(
-        "costs are at the one price known for the MI355X, $8.60 an hour (Oracle Cloud's price list, "
-    )
+    assert said.startswith("costs are at the one price known for the MI355X, $8.60 an hour (Oracle Cloud's price list")
     best = best_of("4x RTX-4070-Ti", "cheapest")
     said = "only a lowest offer is known for the RTX-4070-Ti, $0.090 an hour, which costs begin at"
     said += "; cheapest takes the fewest GPU hours"
@@ -251,10 +246,8 @@ def test_what_is_known_of_a_price_is_said_and_costs_begin_at_it() -> None:
     assert cost_text(best.cost) == f"from ${best.cost.usd_per_hour:.{3 if best.cost.usd_per_hour < 0.1 else 2}f}/h"
 
 
-@pytest.mark.parametrize(
-    ("goal", "ranked"), [("fastest", ""), ("cheapest", "; cheapest takes the fewest GPU hours"), ("fewest-gpus", "")]
-)
-def test_without_a_price_a_plan_says_so_and_forecasts_no_cost(goal: Goal, ranked: str):
-    best = best_of("2x H20", goal)
+@pytest.mark.parametrize("goal", GOALS)
+def test_without_a_price_a_plan_says_so_and_forecasts_no_cost(goal: Goal):
+    best, ranked = best_of("2x H20", goal), "; cheapest takes the fewest GPU hours" if goal == "cheapest" else ""
     assert f"no price is known for the H20, so no cost is forecast{ranked}" in best.reasons
     assert (best.cost.usd, best.cost.usd_per_hour) == (None, None)

@@ -101,9 +101,10 @@ def test_a_name_of_another_family_is_refused_with_the_names_of_this_one(kind):
             "post_attention_layernorm, self_attn.q_proj",
         ),
         *(
-            (LLAMA, [name], f"{name or repr(name)}; of llama")
-            for name in ("proj", "model.layers.1.mlp", "layers", ".1", "1", "", "model")
+            (LLAMA, [name], f"{name}; of llama")
+            for name in ("proj", "model.layers.1.mlp", "layers", ".1", "1", "model")
         ),
+        (LLAMA, [""], "''; of llama"),
         (LLAMA, ["mlp", "down_proj"], "mlp and mlp.down_proj inside it; name one of them"),
         (GPTJ, ["out"], "out; of gptj"),
         (GPT2, ["wpe"], "wpe; of gpt2 this version copies wte, lm_head, ln_f"),

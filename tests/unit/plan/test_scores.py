@@ -134,9 +134,10 @@ def moved_by_peft(*, adapters: torch.dtype, weights: torch.dtype, autocasts: boo
     return moved.bytes
 
 
-@pytest.mark.parametrize(
-    ("name", "adapters", "weights"), [("fp32", WIDE, WIDE), ("bf16", SHORT, SHORT), ("mixed", WIDE, SHORT)]
-)
+OF_TYPES = [("fp32", WIDE, WIDE), ("bf16", SHORT, SHORT), ("mixed", WIDE, SHORT)]
+
+
+@pytest.mark.parametrize(("name", "adapters", "weights"), OF_TYPES)
 def test_norms_move_what_pefts_operators_move(name: Any, adapters: torch.dtype, weights: torch.dtype) -> None:
     made = work(job(method="lora", lora={"use_dora": True}), shape(), execution(precision=name))
     measured = moved_by_peft(adapters=adapters, weights=weights, autocasts=name == "mixed")

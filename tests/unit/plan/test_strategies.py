@@ -61,9 +61,8 @@ def test_a_plan_says_from_which_length_parts_of_rows_are_worth_it() -> None:
     assert parted(full) == [f"{WORTH}16,384 tokens on, where it is 8 % faster"]
     stated = f"{full}data: {{max_length: 131072}}\nlayout: {{dp_shard: 4, cp: 2}}"
     assert parted(stated) == []
-    assert parted(stated, hardware="8x A100-40GB") == [
-        "rows of 131,072 tokens fit in parts (cp) alone; whole they do up to 65,536"
-    ]
+    alone = "rows of 131,072 tokens fit in parts (cp) alone; whole they do up to 65,536"
+    assert parted(stated, hardware="8x A100-40GB") == [alone]
     assert parted(f"{full}layout: {{dp_shard: 4, cp: 2}}") == []
     assert parted(f"{full}layout: cp") == []  # fits whole where weights are sharded
     assert parted(f"{full}layout: {{tp: 8}}") == []

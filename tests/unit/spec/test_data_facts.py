@@ -57,11 +57,8 @@ def said(facts: DataFacts) -> dict[str, str]:
 
 
 def test_what_is_done_with_long_rows_and_what_else_could_be_is_said() -> None:
-    error = said(FACTS)["max_length"]
-    assert error == (
-        "60: 1 (25 %) of 4 rows are longer and are refused (over_long: error). 90 holds all; or set over_long: "
-        "truncate or drop"
-    )
+    refused = "60: 1 (25 %) of 4 rows are longer and are refused (over_long: error). 90 holds all; or set over_long: "
+    assert said(FACTS)["max_length"] == f"{refused}truncate or drop"
     assert said(replace(FACTS, over_long="drop"))["max_length"].endswith("longer and are dropped (over_long: drop)")
     cut = replace(FACTS, over_long="truncate")
     assert said(cut)["max_length"].endswith("longer and are cut to it (over_long: truncate)")
