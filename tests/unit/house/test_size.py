@@ -16,20 +16,20 @@ CEILINGS = {
     "api": 3020,
     "catalog": 3160,
     "cli": 1830,
-    "data": 4910,
+    "data": 4900,
     "interop": 1350,
     "launch": 2960,
     "methods": 350,
     "models": 3220,
-    "parallel": 3035,
-    "plan": 8755,
+    "parallel": 3040,
+    "plan": 8760,
     "programs": 210,
     "report": 2310,
     "spec": 5510,
-    "train": 9330,
+    "train": 9350,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51420, 33940
+ALL, ALL_TESTS = 51430, 33645
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100
