@@ -27,6 +27,7 @@ from tests.dist.worlds import installed
 from tests.unit.catalog.small import build, small_config, their_config
 from tests.unit.plan.asking import job
 
+DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
 #: Families whose attention transformers does not run by name, or masks without positions.
 OWN_ATTENTION = ("bloom", "falcon", "gpt_neo", "gptj", "mpt", "opt")
 SPECIALS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
