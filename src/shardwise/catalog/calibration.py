@@ -1,4 +1,4 @@
-"""What finished runs measured over their forecasts: a file of this machine's, a run a line."""
+"""What finished runs measured over what was forecast for them, one run a line."""
 
 import json
 import os

@@ -37,8 +37,7 @@ def read_config_file(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def parse_config(raw: bytes, *, file: str) -> dict[str, Any]:
-    """The JSON object of a configuration. Raises ModelError: too large, a Git LFS pointer, not
-    UTF-8, or no object."""
+    """The JSON object of a configuration. Raises ModelError: too large, or no object."""
     if len(raw) > MAX_BYTES:
         raise ModelError.at(file, f"is larger than {MAX_BYTES} bytes; a model's config.json is a page")
     if raw.startswith(b"version https://git-lfs"):
@@ -114,7 +113,8 @@ class _Config:
         return key if key in self.data and counts else own
 
     def value(self, key: str) -> Any:
-        """What the file says, or the family's default; None for a key that it does not read."""
+        """What the file says, or the family's default; None for a key that the family does not
+        read."""
         if key not in self.family.defaults:
             return None
         return self.data.get(self.name(key), self.family.defaults[key])

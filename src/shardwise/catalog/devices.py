@@ -1,4 +1,4 @@
-"""The driver's GPUs: their memory, what of it is free, who holds the rest, which are visible."""
+"""The GPUs that the driver reports: their memory, who holds it, which are visible."""
 
 import os
 import re
@@ -121,8 +121,9 @@ def _slices(found: list[FoundGpu]) -> list[FoundGpu]:
 
 def parse_gpu_list(text: str) -> list[FoundGpu]:
     """GPUs from nvidia-smi's lines of `index, uuid, name, total MiB, driver, free MiB, MIG mode`;
-    other lines are left out. Where the total is `[N/A]`, the GPU has none of its own and uses the
-    system's."""
+    other lines are left out. Where the total is `[N/A]`, the GPU has no memory of its own and uses
+    the system's.
+    """
     found: list[FoundGpu] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -143,7 +144,7 @@ def system_memory() -> int:
 
 
 def holders_of(uuid: str, *, without: int | None = None) -> str:
-    """Who holds a GPU's memory, but for one process: `python (pid 1234)`; several by size."""
+    """Who holds memory of a GPU, but for one process: `python (pid 1234)`."""
     held: list[tuple[int, str, str]] = []
     for line in _ask(*_HOLDERS, _CSV).splitlines():
         cells = [cell.strip() for cell in line.split(",", maxsplit=3)]

@@ -19,7 +19,7 @@ Config = Mapping[str, Any]
 
 
 def rank_of(config: Config) -> int:
-    """The largest rank of an adapter's matrices: stacked experts have a multiple of r."""
+    """The largest rank of an adapter's matrices, PEFT's pattern of ranks included."""
     pattern: dict[str, int] = config.get("rank_pattern") or {}
     return max([config.get("r", 0), *pattern.values()])
 

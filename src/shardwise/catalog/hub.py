@@ -1,4 +1,4 @@
-"""A model's files by hub id: config.json, cached or by one HTTP request; tokenizer file names."""
+"""A model's files by hub id: config.json from the cache or by one HTTP request."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
-    """The cached config.json of a hub id, of one revision or the newest; None where none is."""
+    """The config.json in the Hugging Face cache for a hub id; None where none is."""
     found = repository_folder(hub_id).glob(f"snapshots/{revision or '*'}/config.json")
     there = (path for path in found if path.is_file())
     return max(there, key=lambda path: (path.stat().st_mtime, str(path)), default=None)
@@ -43,7 +43,7 @@ def _place(variable: str, name: str) -> Path:
 
 
 def _token() -> str | None:
-    """The user's token as huggingface_hub finds it: in the environment, or stored by its login."""
+    """The user's token, where huggingface_hub finds it."""
     if _is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return None
     token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")

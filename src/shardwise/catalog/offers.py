@@ -59,7 +59,7 @@ def offered_hardware(*, most: int) -> list[list[Cluster]]:
 
 
 def machine_sizes(name: str) -> list[int]:
-    """How many of a GPU machines for rent have, the fewest first; none if no provider has it."""
+    """How many of a GPU rented machines have, the fewest first."""
     return sorted({size for provider in providers().values() for size in provider.sizes.get(name, [])})
 
 

@@ -1,4 +1,4 @@
-"""What this machine has, found without torch: GPUs by nvidia-smi, else CPU processes; `doctor`."""
+"""What this machine has, found without torch: GPUs by nvidia-smi, else CPU processes."""
 
 import os
 import platform
@@ -63,7 +63,7 @@ def this_machine(*, used: int | None = None) -> Cluster:
 
 
 def probed_machine() -> Cluster:
-    """This machine with the rates of `shardwise probe`. Raises HardwareError: there are none."""
+    """This machine with rates of `shardwise probe`. Raises HardwareError: there are none."""
     machine = this_machine()
     if not machine.gpu.measured:
         raise HardwareError("hardware is probed, and this machine has not been; run `shardwise probe` first")
@@ -71,7 +71,7 @@ def probed_machine() -> Cluster:
 
 
 def known_or_nominal(name: str) -> tuple[KnownGpu, str | None]:
-    """The catalogue's entry of a driver's name, or one with nominal rates and a sentence on it."""
+    """The catalogue's entry of a driver's name, or one with nominal rates and a sentence."""
     try:
         return find_gpu(name), None
     except HardwareError:
@@ -138,7 +138,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def c_compiler() -> str | None:
-    """What Triton would call to compile for GPUs: what CC names, or the first compiler found."""
+    """What Triton would call to compile blocks: what CC names, or the first on the path."""
     return os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
 
 

@@ -52,7 +52,7 @@ def free_disk(path: Path) -> int:
 
 
 def available_memory() -> int:
-    """Bytes this process may still take: free and reclaimable RAM, within its control group."""
+    """Bytes this process may still take: reclaimable RAM, within its control group's limit."""
     free = (int(value.split()[0]) * 1024 for key, _, value in _pairs("/proc/meminfo") if key == "MemAvailable")
     return min(next(free, _UNLIMITED), _group_memory_left(), _UNLIMITED)
 

@@ -1,4 +1,4 @@
-"""What `shardwise probe` measured here, and a cluster that has it in place of the catalogue's."""
+"""What `shardwise probe` measured here, and a cluster with these rates."""
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -158,7 +158,8 @@ def _device(gpu: Gpu, rates: Rates) -> Gpu:
 
 def _link(link: Link, rates: Rates) -> Link:
     """The link with the messages that were measured; its rate and latency are those of a ring's
-    all-reduce: twice each hop's latency, and twice the bytes that pass each rank over the rate."""
+    all-reduce: twice the latency of each hop, and twice the bytes that pass each rank over the
+    rate."""
     if rates.ranks == 1 or not rates.message_seconds:
         return link
     every = sorted((int(size), seconds) for size, seconds in rates.message_seconds["all_reduce"].items())

@@ -1,4 +1,4 @@
-"""What commands share: options, and a console with colours on a terminal alone."""
+"""What commands share: options, and a console without escape codes in a pipe."""
 
 import json
 import os

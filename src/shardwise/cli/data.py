@@ -23,8 +23,7 @@ HEADINGS = ("tokens", "rows", "up to here")
 
 
 def data(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
-    """Say what training will see of a job's rows, before it is paid for: rows, tokens, lengths,
-    template, marks.
+    """Say what training will see of a job's rows: tokens, lengths, template, marks.
 
     They are prepared as `train` prepares them, which then begins at once.
 

@@ -1,4 +1,4 @@
-"""`shardwise compare` and `shardwise verify`: one job under several layouts, by time or by step."""
+"""`shardwise compare` and `shardwise verify`: one job under several layouts."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def compare(
     sets: Sets = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a job under several layouts and put utilisation, time, memory and loss side by side, the
-    fastest first.
+    """Run a job under several layouts and put them side by side, the fastest first.
 
     Exits 0: compared, 1: a run failed, the others stand, 2: bad input, or a layout that was named
     cannot run here, the others stand, 130 or 143: stopped by a signal; run again, it goes on.
@@ -90,8 +89,7 @@ def verify(
     sets: Sets = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job as one process and under each kind of layout that this machine can hold, and
-    compare step by step.
+    """Train a job on one process and under each kind of layout, and compare step by step.
 
     Exits 0: the same training, 1: a layout differs, and the first difference is named, 2: bad
     input, such as a layout in LIST that cannot run here, 130 or 143: stopped by a signal; run
@@ -160,7 +158,7 @@ def _names(text: str) -> list[str]:
 
 
 class LayoutProgress:
-    """One line for each layout, on stderr beside JSON; on a terminal with its training below."""
+    """One line for each layout; on a terminal, below it the live view of its training."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._console = make_console(sys.stderr if as_json else None)

@@ -1,4 +1,4 @@
-"""`shardwise doctor`: what this machine has and lacks; `shardwise probe`: measures its rates."""
+"""`shardwise doctor`: what this machine has; `shardwise probe`: measures its rates."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ def probe(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure in about a minute what this machine reaches: products, attention, memory, messages,
-    disk.
+    """Measure in about a minute what this machine reaches: products, memory, messages, disk.
 
     Plans for this machine then use it. Other programs should not be at work meanwhile.
     """

@@ -1,5 +1,4 @@
-"""`shardwise merge`: the adapter of a run into its base model; `shardwise chat`: talk to what a run
-trained."""
+"""`shardwise merge`: an adapter into its base model; `shardwise chat`: talk to a model."""
 
 from pathlib import Path
 from typing import Annotated, Any

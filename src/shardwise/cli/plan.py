@@ -113,8 +113,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 
 def _refuse_together(*, task: str, dtype: str | None, draws: bool, **asked: object) -> None:
     """Raises InputError: two are asked for of which each is a question of its own. `draws`:
-    --timeline, --html or
-    --output; `asked`: other options, each with what is stated of it."""
+    --timeline, --html or --output; `asked`: other options, each with what is stated of it."""
     several = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value]
     if task not in TASKS:
         raise InputError(f"--task {task}: there is no such task; write --task {' or --task '.join(TASKS)}")
@@ -151,7 +150,8 @@ def _generate(overrides: Sequence[str | api.Override], *, job: Path | None, dtyp
 
 
 def _print_generation(found: Generation, console: Console) -> None:
-    """The answer, and a table by length and sequences; `!`: does not fit the known hardware."""
+    """The answer, and a table by length and sequences; where the hardware is known, `!` marks what
+    does not fit."""
     console.print(_generation_verdict(found), style="bold", soft_wrap=True)
     kind = "in 4 bits, with adapters" if found.method == "qlora" else f"in {found.type_name}"
     kind += ", with adapters" if found.method == "lora" else ""

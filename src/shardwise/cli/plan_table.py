@@ -1,4 +1,4 @@
-"""A plan for the terminal: answer and reasons, tables of candidates and hardware, what was left."""
+"""A plan for the terminal: the answer, its reasons, and tables of candidates."""
 
 import re
 import textwrap
@@ -226,7 +226,7 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
 
 
 def _memory_bar(candidate: Candidate, *, width: int) -> Text:
-    """The parts of the peak against the capacity; what does not fit crosses the closing bracket."""
+    """The parts of the peak against the capacity."""
     bar, drawn, bytes_before, capacity = Text("["), 0, 0, candidate.memory.capacity_bytes
     for part in PARTS:
         bytes_before += candidate.worst_rank.parts.get(part, 0)

@@ -22,8 +22,7 @@ def serve(
     token: Annotated[str | None, typer.Option(envvar="SHARDWISE_TOKEN", help=_OF_TOKENS)] = None,
     export: Annotated[Path | None, typer.Option(metavar="FOLDER", help=_OF_EXPORT)] = None,
 ) -> None:
-    """Serve the planner as a page on this machine: plans as you type, runs as they go, a toy model
-    to learn from.
+    """Serve the planner as a page on this machine: plans, runs, and a toy model.
 
     Nothing there starts, stops or changes a run. Stop it with Ctrl-C.
     """

@@ -1,1 +1,1 @@
-"""Rows of any known format become token sequences, and these global batches for any ranks."""
+"""Rows of any known format become token sequences, and these global batches."""

@@ -38,7 +38,7 @@ def mix(values: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64] | 
 
 
 def visits(size: int, weight: float) -> tuple[int, int]:
-    """How an epoch visits `size` samples: whole passes, and samples of one more partial pass."""
+    """How an epoch with this weight visits `size` samples: (whole passes, samples of one more)."""
     whole = math.floor(weight)
     partial = round((weight - whole) * size)
     return (whole, partial) if whole or partial else (0, 1)

@@ -13,7 +13,7 @@ Files are little-endian without headers; their lengths are in manifest.json:
     lengths.bin        int32  [num_samples]        tokens of a sample
     counts.bin         int32  [num_samples]        labels of a sample that count in the loss
     sample_source.bin  uint16 [num_samples]        which source a sample comes from
-    doc_label.bin      bool   [num_documents]      whether rows say that a document is a good answer
+    doc_label.bin      bool   [num_documents]      whether a document is a good answer, where rows say so
 
 A sample of preferences is a pair, two documents that are rows of their own, chosen and rejected:
 its length is that of the longer one.
@@ -220,7 +220,7 @@ def open_prepared(described: Mapping[str, Any]) -> PreparedData:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of prepared data. Raises DataError: files are not there, or not as they were."""
+    """manifest.json of prepared data. Raises DataError: its files are not as they were."""
     manifest = read_json(folder / "manifest.json")
     if not folder.is_dir():
         message = (

@@ -75,44 +75,28 @@ def build(
     prepared, spec = read_json(run.data), job.train
     if prepared is None:  # what data preparation wrote
         raise RunDirectoryError(f"{run.data} is missing; start the run with `shardwise train`, which prepares the data")
+    is_rehearsed = fill is not materialise
     torch.manual_seed(spec.seed + world.stream)
     if spec.full_determinism:
         torch.use_deterministic_algorithms(True)
     journal.enter("loading")
-    context = Context(world.mesh["cp"]) if world.layout.cp > 1 else None
-    if context is not None:
-        context.register()
-    model = _model(run, job, execution, world=world, prepared=prepared, fill=fill)
     data, trial_rows = open_prepared(prepared["train"]), prepared.get(TRIAL_ROWS)
     if trial_rows is not None:
         data = data.longest_alone(trial_rows)
-    if fill is materialise:  # a rehearsal's rows are as long as may be, whatever a run's are
+    model = _model(run, job, execution, world=world, prepared=prepared, is_packed=data.packed, fill=fill)
+    if not is_rehearsed:  # a rehearsal's rows are as long as may be, whatever a run's are
         _check_positions(data, model.shape)
-    state_packed(data.packed, told=context.hear if context is not None else None)
-    hold_rotations(model.spread.modules)
-    batches = _batches(data, job, execution, world=world, padding_id=prepared["padding_id"])
-    steps = _stepped(model, execution, world=world)
-    optimizer = build_optimizer(steps.parameters, train=spec, name=execution.optimizer, wholes=steps.wholes())
-    steps.follow(optimizer)
-    read_back_states(optimizer, world, steps)
-    read_back_places(optimizer, model.parameters, steps, execution=execution, device=world.device)
-    types = LiveTypes(optimizer, model.parameters, steps, execution=execution)
-    weights = [p for _, p in model.parameters]
-    meter = MemoryMeter(world.device, parameters=weights, optimizer=optimizer, buckets=model.spread.kept_gradients)
+    batches = _batches(job, execution, world=world, data=data, padding_id=prepared["padding_id"])
+    evaluated = prepared["eval"] and replace(batches.batcher, data=open_prepared(prepared["eval"]))
+    stepped = _stepped(model, execution, world=world)
+    optimizer = build_optimizer(stepped.parameters, train=spec, name=execution.optimizer, wholes=stepped.wholes())
+    stepped.follow(optimizer)
+    read_back_states(optimizer, world, stepped)
+    read_back_places(optimizer, model.parameters, stepped, execution=execution, device=world.device)
+    types = LiveTypes(optimizer, model.parameters, stepped, execution=execution)
+    weights, buckets = [p for _, p in model.parameters], model.spread.kept_gradients
+    meter = MemoryMeter(world.device, parameters=weights, optimizer=optimizer, buckets=buckets)
     scale = LossScale.of(execution.precision)
-    checkpoints = Checkpoints(
-        run=run,
-        world=world,
-        journal=journal,
-        parameters=model.parameters,
-        stepped=steps,
-        optimizer=optimizer,
-        scale=scale,
-        ownership=model.ownership,
-        identity=identity_of(job, model=model.content, data=prepared["fingerprint"]),
-        seed=spec.seed,
-        keep=spec.save_total_limit,
-    )
     mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"] * job.sides)
     metrics = Metrics(
         run=run,
@@ -125,9 +109,22 @@ def build(
         total_steps=batches.total_steps,
         logging_steps=spec.logging_steps,
     )
-    evaluated = prepared["eval"] and replace(batches.batcher, data=open_prepared(prepared["eval"]))
-    of_rows = {"train": batches.batcher, "evaluation": evaluated}
-    preferences = None if job.objective == "sft" else Preferences(job, world=world, **of_rows)
+    checkpoints = Checkpoints(
+        run=run,
+        world=world,
+        journal=journal,
+        parameters=model.parameters,
+        stepped=stepped,
+        optimizer=optimizer,
+        scale=scale,
+        ownership=model.ownership,
+        identity=identity_of(job, model=model.content, data=prepared["fingerprint"]),
+        seed=spec.seed,
+        keep=spec.save_total_limit,
+    )
+    preferences = None
+    if job.objective != "sft":
+        preferences = Preferences(job, world=world, train=batches.batcher, evaluation=evaluated)
     step = GradientAccumulator(
         spread=model.spread,
         world=world,
@@ -137,7 +134,7 @@ def build(
         leaves_padding=model.leaves_padding,
         preferences=preferences,
     )
-    if preferences is not None and fill is materialise:  # not in a rehearsal, which has no numbers
+    if preferences is not None and not is_rehearsed:  # a rehearsal has no numbers
         KnownReference(
             preferences=preferences,
             execution=execution,
@@ -166,18 +163,32 @@ def build(
 
 
 def _model(
-    run: RunDirectory, job: Job, execution: Execution, *, world: World, prepared: dict[str, Any], fill: Materialise
+    run: RunDirectory,
+    job: Job,
+    execution: Execution,
+    *,
+    world: World,
+    prepared: dict[str, Any],
+    is_packed: bool,
+    fill: Materialise,
 ) -> TrainedModel:
+    """The loaded model, whose attention knows of context parallel and of packed rows."""
+    context = Context(world.mesh["cp"]) if world.layout.cp > 1 else None
+    if context is not None:
+        context.register()
     try:
         revision = revision_of(run, job.model)
         said = {"chat_template": prepared.get("chat_template"), "ends": learned_ends(prepared)}
-        return build_model(job, execution, world=world, revision=revision, fill=fill, **said)
+        model = build_model(job, execution, world=world, revision=revision, fill=fill, **said)
     except ModelError:
         with read_places(run).blaming("model"):  # the job's line of it
             raise
+    state_packed(is_packed, told=context.hear if context is not None else None)
+    hold_rotations(model.spread.modules)
+    return model
 
 
-def _batches(data: PreparedData, job: Job, execution: Execution, *, world: World, padding_id: int) -> Batches:
+def _batches(job: Job, execution: Execution, *, world: World, data: PreparedData, padding_id: int) -> Batches:
     batcher = Batcher(
         data=data,
         micro_batch_size=execution.micro_batch_size,

@@ -23,8 +23,7 @@ def merge(
     dequantised: bool = False,
     base_model: str | None = None,
 ) -> dict[str, Any]:
-    """Merges a run's adapter into its base model, into `output` or RUN_DIR/merged, and compares the
-    logits of both.
+    """Merges a run's adapter into its base model, and compares the logits of both.
 
     Args:
         dtype: of the weights; None for the base model's own.

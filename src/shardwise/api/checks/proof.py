@@ -125,7 +125,7 @@ class Proof:
         return self._looked_at_again(trial, found) if is_adam and may_be_rounding(found) else found
 
     def _looked_at_again(self, trial: Trial, found: Agreement) -> Agreement:
-        """Compares with SGD, whose state cannot be wrong, and if that agrees with damped AdamW."""
+        """Compares with SGD, then with a damped AdamW: SGD has no state that could be wrong."""
         records = read_metrics(self.reference)
         with_sgd = self._train.model_copy(update=PLAIN)
         plain = self._again(trial, Look(train=with_sgd, name="sgd", folder="sgd", changed=tuple(PLAIN)))

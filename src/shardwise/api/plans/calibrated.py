@@ -1,4 +1,4 @@
-"""Runs are noted with what they measured over forecasts; a plan says so, or multiplies by it."""
+"""Finished runs are noted with what they measured over their forecasts; plans say so."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +17,7 @@ from shardwise.units import format_gib
 
 
 def note(run: RunDirectory, report: Report) -> None:
-    """Notes a finished run, unless its plan or figures are unknown, or the disk refuses."""
+    """Notes a finished run; nothing where its plan or its measurements are not known."""
     worst, step = report.memory.worst, report.comparison("step time")
     forecast = worst.ratios.get("peak_seen", worst.ratios.get("peak")) if worst else None
     memory = 1 / forecast if forecast else None

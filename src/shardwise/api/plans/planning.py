@@ -159,7 +159,7 @@ def _hardware(request: Request) -> Cluster | None:
 
 
 def usual_hardware() -> str:
-    """`this` machine where it has a GPU; else `any`: `plan` compares what there is to rent."""
+    """`this` machine where it has a GPU; else `any`, which compares what there is to rent."""
     return ANY if this_machine().gpu.kind == "cpu" else "this"
 
 
@@ -194,13 +194,14 @@ def _on_open_hardware(request: Request) -> Plan:
 
 
 def write_plan(made: Plan, path: str | Path) -> None:
-    """Writes plan.json, which `train` takes as a job; InputError if it cannot be written."""
+    """Writes plan.json, which `train` takes in place of a job. Raises InputError: it cannot."""
     with written_to(path):
         write_json(Path(path), made.to_json())
 
 
 def timeline(made: Plan) -> Timeline | None:
-    """The timeline of the chosen candidate's step, or None; InputError if the plan is another's."""
+    """The timeline of a step of the chosen candidate, or None; InputError if the plan was not made
+    by this program."""
     try:
         return timeline_of_plan(made)
     except (KeyError, TypeError, ValueError) as error:
@@ -248,7 +249,7 @@ def plan_for(
 
 
 def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> None:
-    """Raises InputError at the layout's place in the job, where the model cannot be cut so."""
+    """Raises InputError at the job's line: the model cannot be cut into the stated layout."""
     layout = request.job.layout_on(cluster)
     reason = None if layout is None else misfit(as_trained(request.job, model), layout, stated=True)
     if reason is not None:

@@ -1,4 +1,4 @@
-"""`train` on several machines, started on each: node 0 prepares, and all train together."""
+"""`train` on several machines, each of which the user starts: node 0 prepares."""
 
 import uuid
 from collections.abc import Generator, Sequence
@@ -36,8 +36,9 @@ def train_on_nodes(
     replan: bool = True,
     programs: Programs | None = None,
 ) -> TrainResult:
-    """Trains a job on several machines; called on each, with the same job. Arguments and errors are
-    those of `train`; on every node the error is node 0's, or names the node that is gone."""
+    """Trains a job on several machines; called on each of them, with the same job. Arguments and
+    errors are those of `train`; on every node the error is node 0's, or names the node that is
+    gone."""
     if place_in_group() is not None:
         raise InputError(
             "--nodes is for machines on which you start the job yourself; without it under torchrun or srun"

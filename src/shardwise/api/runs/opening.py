@@ -1,4 +1,4 @@
-"""The opening of a run: accepted, its folder held, and what is going to run written there."""
+"""The opening of a run: it is accepted, its folder is held, its job and plan are written."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,7 +27,8 @@ from shardwise.spec.run import RunDirectory, read_lines
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What is going to run; sent before anything starts, and again once rows are counted."""
+    """What is going to run; sent before anything starts, and again when the number of rows is
+    known."""
 
     plan: Plan
     run: RunDirectory
@@ -79,7 +80,7 @@ class Opening:
 
     @property
     def processes(self) -> int:
-        """As many as the layout has: `cheapest` and `fewest-gpus` may leave some GPUs alone."""
+        """As many as the layout spreads over: `cheapest` and `fewest-gpus` may leave GPUs."""
         return self.cluster.num_gpus if self.plan.best is None else self.plan.best.execution.layout.world_size
 
     def goes_on(self, *, replan: bool) -> bool:
@@ -100,7 +101,8 @@ class Opening:
         tell([Notice(text=text)], self.on_update)
 
     def write(self) -> None:
-        """Says and writes what is going to run. Raises InputError: its disk is too small."""
+        """Says what is going to run, and leaves it in the run directory. Raises InputError: its
+        disk is too small."""
         check_disk(self.request, self.run, self.plan)
         tell([Planned(plan=self.plan, run=self.run)], self.on_update)
         write_start(self.run, self.request, plan=self.plan)
@@ -153,7 +155,8 @@ def _would_fit_alone(request: Request, cluster: Cluster) -> list[str]:
 
 def replanned(run: RunDirectory, chosen: Plan, *, allowed: bool) -> str | None:
     """A sentence where a run goes on from a checkpoint with another number of processes than it
-    last trained with; None elsewhere. Raises RunDirectoryError: it may not."""
+    last trained with; None elsewhere. Raises RunDirectoryError: it does so, and is not allowed
+    to."""
     before = next(reversed([*read_lines(run.starts)]), None)
     checkpoints = run.checkpoints()
     if before is None or not checkpoints or chosen.best is None:

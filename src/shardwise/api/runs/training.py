@@ -137,7 +137,8 @@ def _join(
     replan: bool,
     programs: Programs,
 ) -> TrainResult:
-    """Is a rank that something else started; only rank 0 returns, others become workers."""
+    """Is one of the ranks that something else started; only rank 0 returns, the others become
+    workers."""
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place, on_update=on_update)
         become_worker(run, place, kind=kind, module=programs.worker)
@@ -181,7 +182,7 @@ def _follow_first(
 
 
 def result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:
-    """Of a finished run; writes its report, and notes what it measured where it ends just now."""
+    """Of a run that has come to its end; writes its report, and notes what it measured."""
     said, made = read_json(run.outcome) or {}, report_at_the_end(run)
     if outcome == "finished":
         note(run, made)

@@ -1,4 +1,4 @@
-"""The MLPs and norms of a block, by kind of code, under transformers' names of modules."""
+"""The MLPs and norms of a block, under the names of the Hugging Face module tree."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from shardwise.spec.model.shape import Matrix, Norm, Reads
 
 @dataclass(frozen=True, kw_only=True)
 class Dimensions:
-    """The checked values of a config.json that rules read; the mappings' keys: see `Family`."""
+    """The checked values of a config.json that a family's rules read."""
 
     hidden: int
     intermediate: int
@@ -205,7 +205,8 @@ GLM_ATTENTION = separate(bias=flag("attention_bias"), output_bias=never)
 
 
 def windowed_layers(layer_types: Any, *, every: int, layers: int) -> int | None:
-    """How many blocks have the window, as listed, else all but every n-th; None for all."""
+    """How many blocks' attention has the window, by the listed kinds, else all but every n-th; None
+    for all."""
     if isinstance(layer_types, list):
         listed = cast(list[Any], layer_types)[:layers]
         windowed = sum(kind != "full_attention" for kind in listed)
@@ -224,7 +225,7 @@ def every_other_up_to_a_layer(d: Dimensions) -> int:
 
 
 def without_rotation(d: Dimensions) -> int:
-    """Blocks without rotary positions (SmolLM3): where `no_rope_layers` has 0, else every n-th."""
+    """Blocks without rotary positions: where `no_rope_layers` has 0, else every n-th."""
     listed = d.layer_lists["no_rope_layers"]
     if listed is None:
         return d.layers // d.numbers["no_rope_layer_interval"]

@@ -1,4 +1,4 @@
-"""Experts: their matrices, stacked in two parameters by transformers, and their blocks."""
+"""Experts: their matrices, which transformers stacks in two parameters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -55,8 +55,7 @@ class Family:
         broadcasts_keys: its code hands PyTorch one head of keys for all of queries as it is, and
             PyTorch then takes the kernel that writes all scores out.
         bare_experts, names, outer_matrices, outer_norms, parallel, partial_rotary, scales_stream,
-        eager_attention: see
-            ModelShape.
+        eager_attention: see ModelShape.
     """
 
     attention: Matrices = blocks.LLAMA_ATTENTION

@@ -1,4 +1,4 @@
-"""Joins the workers' shards into prepared data: evaluation split, packing, the store's files."""
+"""Joins the workers' shards into prepared data: evaluation split, packing, flat files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def evaluation_rows(documents: int, *, fraction: float, seed: int, sides: int = 
 
 
 def copy_tokens(shards: Sequence[Shard], chosen: npt.NDArray[np.bool_], *, train: Path, evaluation: Path) -> None:
-    """Appends each shard's tokens to the folder its documents belong to, and deletes the shard."""
+    """Appends every shard's tokens to the folder their documents belong to, and deletes the
+    shard."""
     for shard, rows, evaluated in each(shards, chosen):
         by_token = np.repeat(evaluated, rows["length"])
         for name, values in (("tokens", shard.tokens()), ("trained", shard.trained())):
@@ -141,7 +142,8 @@ def _samples(
 
 
 def put(values: npt.NDArray[Any], file: IO[bytes]) -> None:
-    """Writes an array. NumPy's `tofile` raises nothing where a full disk lacks the last 4 KiB."""
+    """Writes an array. NumPy's `tofile` raises nothing where a full disk takes none of the last 4
+    KiB."""
     file.write(np.ascontiguousarray(values).view(np.uint8).data)
 
 
@@ -206,7 +208,7 @@ PREVIEW_TOKENS = 512
 
 
 def preview(pool: Pool, shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> list[dict[str, Any]]:
-    """The first row of each source, then next ones: file, line, (piece, whether it is trained)."""
+    """The first rows: file, line, and the text as (piece, whether it is trained)."""
     firsts: dict[int, list[tuple[Shard, int]]] = {}
     for shard in shards:
         found = firsts.setdefault(source_of_file[shard.file], [])

@@ -29,7 +29,7 @@ from shardwise.spec.run import sync_folder
 
 @dataclass(frozen=True, kw_only=True)
 class FileState:
-    """A file at one moment: absolute path, size, time of change, and hash of its content."""
+    """A file at one moment: its absolute path, size, time of change, and hash."""
 
     path: str
     size: int
@@ -75,7 +75,7 @@ FORMAT_VERSION = 6
 
 
 def source_states(sources: Sequence[Source], *, places: Places) -> tuple[FileState, ...]:
-    """The content of each file of each source. Raises DataError: a problem per unreadable file."""
+    """The content of every file of every source. Raises DataError: some cannot be read."""
     states: list[FileState] = []
     problems: list[Problem] = []
     for source in sources:
@@ -88,7 +88,7 @@ def source_states(sources: Sequence[Source], *, places: Places) -> tuple[FileSta
 
 
 def tokenizer_hashes(folder: Path) -> dict[str, str]:
-    """Content hash of each file that decides how text becomes ids, config.json among them."""
+    """Content hash of each file that decides how text becomes ids."""
     files = (*tokenizer_files(folder), folder / "config.json")
     return {str(path.relative_to(folder)): sha256_of(path) for path in files if path.is_file()}
 
@@ -106,7 +106,7 @@ def cache_key(
     tokenizer: dict[str, str],
     template: str | None,
 ) -> str:
-    """SHA-256 of all that shapes prepared data; the first `num_train` sources are trained on."""
+    """SHA-256, in hex, of everything that shapes the prepared data."""
     data, of_files = job.data, iter(states)
     contents = [_content(source, of_files) for source in sources]
     described = {
@@ -139,7 +139,7 @@ def one_at_a_time(entry: Path) -> Iterator[None]:
 
 @contextmanager
 def new_entry(entry: Path) -> Iterator[Path]:
-    """An empty folder, the entry if no error ends the block. The caller has its lock."""
+    """An empty folder that becomes the entry when the block ends without error."""
     partial = entry.with_name(f"{entry.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Which token ends what is trained, and why none does: a model stops where it was trained to."""
+"""Which token ends what is trained, and why none does."""
 
 import re
 from collections import Counter
@@ -22,7 +22,8 @@ _SPELT = re.compile(r"(<[|｜][^<>\s]{1,40}[|｜]>|<\w*(?:_of_\w+|eos)>|</s>)\s*
 
 
 class Ends:
-    """How trained spans end: the added token, with what is trained behind it; how many lack it."""
+    """How trained spans end: the added token, with what is trained behind it; and how many end in
+    none."""
 
     def __init__(self, added_ids: Sequence[int]) -> None:
         self._added = np.array(added_ids, np.int32)
@@ -31,7 +32,7 @@ class Ends:
         self._sample: list[list[int]] = []
 
     def add(self, rows: npt.NDArray[np.void], tokens: Ids, trained: npt.NDArray[np.bool_]) -> None:
-        """Counts spans of `ROW`s, by tokens and masks. A span that truncation cut has no end."""
+        """Counts the spans of documents. A span that truncation cut has no end."""
         stops = np.cumsum(rows["length"], dtype=np.int64)
         continues = np.append(trained[1:], False)
         continues[stops - 1] = False
@@ -54,7 +55,7 @@ class Ends:
             self._sample = [shown.tolist(), after[:1].tolist()]
 
     def described(self, pool: Pool) -> dict[str, Any]:
-        """For data.json: tokens by number, spans without one, the cause where none has one."""
+        """For data.json: the tokens by their number, and the spans without one."""
         tails = list(self._tails)
         pieces = [*([tail[0]] for tail in tails), *(list(tail[1:]) for tail in tails), *self._sample]
         texts: list[str] = pool.ask({"do": "decode", "pieces": pieces}, name="the ends of answers")["texts"]

@@ -1,4 +1,4 @@
-"""Prepares data on a cache miss: cuts files, recognises rows, hands out chunks, joins results."""
+"""Prepares data on a cache miss: cuts files, hands chunks to workers, joins results."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +85,8 @@ class SurveyedFile:
 
 def ingest(asked: Preparation, *, into: Path, measured: Callable[[dict[str, Any]], None]) -> None:
     """Writes `train/`, `eval/` and `summary.json` into an empty folder. `measured`: called with
-    what is known of rows before any is refused. Raises DataError: all problems of all files."""
+    what is known of all rows, before any is refused. Raises DataError: all problems of all
+    files."""
     files = [survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))
@@ -167,7 +168,8 @@ _NO_ROWS: Reply = asdict(Tally())
 
 
 def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile]) -> None:
-    """Raises DataError at the job's key where a template that rows need cannot be compiled."""
+    """Raises DataError, once and at the job's key, where a template that rows need cannot be
+    compiled."""
     needed = any(file.form and file.form.name != "text" for file in files)
     path = asked.job.data.chat_template
     if needed and (path is not None or pool.facts["has_template"]):
@@ -178,7 +180,7 @@ def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile
 def _report_problems(
     asked: Preparation, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raises DataError where anything is wrong, by file and line: the first few, all counted."""
+    """Raises DataError where anything is wrong: the first few listed, all counted."""
     found = [(index, line, message) for index, file in enumerate(files) for line, message in file.problems]
     total = len(found) + sum(reply["num_problems"] for reply in replies)
     for chunk, reply in zip(chunks, replies, strict=True):
@@ -246,7 +248,7 @@ _TEMPLATES = {"tokenizer": None, "none": None, "default": DEFAULT_TEMPLATE}
 
 
 def _template_from(asked: Preparation, files: Sequence[SurveyedFile], facts: Mapping[str, Any]) -> str:
-    """Where the chat template of the rows comes from: a word, or the file that the job names."""
+    """Where the chat template comes from: a word, or the file that the job names."""
     forms = {file.form.name for file in files if file.form}
     if forms <= {"text"}:
         return "none"

@@ -97,7 +97,8 @@ def _chunks(file: SourceFile, make: Make, chunk_bytes: int) -> Iterator[Chunk]:
 
 
 def _grouped(rows: Iterable[Place], chunk_bytes: int) -> Iterator[Place]:
-    """Joins rows to places of about `chunk_bytes`; an error of `rows` comes after those before."""
+    """Joins rows to places of about `chunk_bytes`; an error of `rows` is raised after the rows
+    before it."""
     begin = end = line = 0
     broken: BrokenFileError | None = None
     try:
@@ -131,7 +132,7 @@ def _lines(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[Place]:
 
 
 def _separation(opened: BinaryIO, kind: Kind, start: int) -> Kind:
-    """By what a header is cut: as the file's name says, or by another mark that it has."""
+    """By what a header is cut: what the file's name says, else another mark that it has."""
     header = opened.readline(MAX_ROW_BYTES)
     opened.seek(start)
     if header.lower().startswith(b"sep="):

@@ -85,7 +85,7 @@ def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
 
 
 def _cached_snapshot(model: str, revision: str | None) -> Path | None:
-    """The hub cache's folder for a model, found without the hub's library, to start quickly."""
+    """The hub cache's folder for a model, found without importing the hub's library."""
     repository = repository_folder(model)
     reference = repository / "refs" / "main"
     if revision is None and not reference.is_file():

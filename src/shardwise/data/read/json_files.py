@@ -54,7 +54,7 @@ def _loaded(raw: bytes) -> Any:
 
 
 def _refuse_table(held: Any) -> None:
-    """Raises BrokenFileError where a file's one object holds rows under a key, or columns."""
+    """Raises BrokenFileError: a file's one object holds rows under a key, or columns."""
     if not isinstance(held, dict) or not any(held.values()):
         return
     for key, value in held.items():

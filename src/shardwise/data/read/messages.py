@@ -1,4 +1,4 @@
-"""The messages, tools and calls of a chat, in the spellings of OpenAI and ShareGPT; and text."""
+"""The messages, tools and calls of a chat, in the spellings of OpenAI and ShareGPT."""
 
 import json
 from collections.abc import Mapping
@@ -104,7 +104,8 @@ CALL_KEYS = ("tool_calls", "function_call")
 
 
 def unfilled(row: Row) -> Row:
-    """A columnar file's row without the nulls that fill up its tools and calls, at any depth."""
+    """A row of a columnar file without the nulls that fill up the objects of its tools and calls,
+    at any depth."""
     return {column: _bare(value) if column == "tools" else _bare_calls(value) for column, value in row.items()}
 
 

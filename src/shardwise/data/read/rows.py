@@ -1,4 +1,4 @@
-"""Reads a chunk's rows with their lines; a bad row is reported, so that all are found at once."""
+"""Reads a chunk's rows; a bad row is reported, not raised: all are found at once."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ from shardwise.errors import said
 
 @dataclass(frozen=True, slots=True)
 class DataRow:
-    """One row: column name -> value. `line` is 1-based; in Parquet and Arrow the row's number."""
+    """One row: column name -> value. `line` is 1-based, or the number of the row."""
 
     line: int
     value: dict[str, Any]
@@ -38,7 +38,8 @@ def read_chunk(chunk: Chunk) -> Iterator[DataRow | BadRow]:
 
 
 def first_columns(chunks: Sequence[Chunk]) -> tuple[int, tuple[str, ...]] | None:
-    """Line and names of the header, or of the first row that can be read; None without one."""
+    """Line and column names of the header, or of the first row that can be read; None where there
+    is none."""
     for chunk in chunks:
         if chunk.header:
             return 1, chunk.header
@@ -57,7 +58,7 @@ def _row(line: int, value: Any) -> DataRow | BadRow:
 
 
 def _lines(chunk: Chunk) -> Iterator[tuple[int, str]]:
-    """Lines that are not empty; a byte order mark where files were joined is no part of one."""
+    """Lines that are not empty, without byte order marks where files were put together."""
     for line, content in enumerate(_text(chunk).split("\n"), start=chunk.first_line):
         if (text := content.removeprefix("\ufeff")).strip():
             yield line, text
@@ -153,7 +154,7 @@ def _objects(value: Any) -> Any:
 
 
 def _text(chunk: Chunk) -> str:
-    """The chunk's text. Bytes that are no UTF-8 become lone surrogates, refused when rendered."""
+    """The chunk's text. Bytes that are no UTF-8 become lone surrogates, refused later."""
     with Path(chunk.path).open("rb") as file:
         file.seek(chunk.start)
         return file.read(chunk.stop - chunk.start).decode("utf-8", errors="surrogateescape")

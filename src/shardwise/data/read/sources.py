@@ -1,4 +1,4 @@
-"""Which files `data.path` and `data.eval_path` mean: single files, folders of files, hub ids."""
+"""Which files `data.path` and `data.eval_path` mean: files, folders, hub ids."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -46,7 +46,7 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One entry of `data.path`. `num_ignored`: files of a folder without rows, or of no split."""
+    """One entry of `data.path`. `num_ignored`: files of a folder that hold no rows."""
 
     label: str
     key: Key
@@ -133,7 +133,7 @@ def _refuse_several_sets(folder: Path, *, label: str) -> None:
 
 
 def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], int]:
-    """Files of known kinds in the folder and below, by name; and how many others there are."""
+    """Files of known kinds in the folder and below, by name; and how many others."""
     visible = (path for path in folder.rglob("[!.]*") if path.is_file())
     found = sorted(path for path in visible if not any(p.startswith(".") for p in path.relative_to(folder).parts))
     home = folder.resolve()
@@ -154,7 +154,8 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
 
 
 def _holds_rows(path: Path) -> bool:
-    """By its name; of a compressed file by the one beneath: an archive of pictures holds none."""
+    """By its name; of a compressed file by the one beneath: an archive of pictures, say, holds
+    none."""
     name = Path(path.stem) if path.suffix.lower() in _PACKED else path
     return name.suffix.lower() in KINDS and not _METADATA.fullmatch(path.name)
 

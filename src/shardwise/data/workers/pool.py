@@ -1,5 +1,4 @@
-"""The parent's side of the workers: their limits, starting them, handing out requests, and why one
-died.
+"""The parent's side of the workers: limits, starts, requests, and why one died.
 
 A hostile chat template must not take the machine. Memory is limited by RLIMIT_DATA, which unlike
 RLIMIT_AS leaves out reserved address space. Processor time is limited per batch of rows: the soft
@@ -35,7 +34,8 @@ class WorkerLimits:
 
 
 def bound_memory(limits: WorkerLimits) -> None:
-    """From now on, allocations beyond the limit fail with MemoryError, or end the process."""
+    """From now on, allocations beyond the limit fail with MemoryError, or end the process inside
+    libraries."""
     statm = Path("/proc/self/statm").read_text(encoding="ascii").split()
     held = int(statm[5]) * resource.getpagesize()  # data + stack; proc(5)
     _lower(resource.RLIMIT_DATA, held + limits.memory_bytes)
@@ -43,7 +43,7 @@ def bound_memory(limits: WorkerLimits) -> None:
 
 
 def bound_next_batch(limits: WorkerLimits) -> None:
-    """Ends the process by SIGXCPU unless called again within so many seconds of processor time."""
+    """Ends the process by SIGXCPU unless called again within `cpu_seconds` of processor time."""
     _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.cpu_seconds)
 
 
@@ -152,7 +152,7 @@ class Pool:
                     yield index, reply
 
     def ask(self, request: Request, *, name: str) -> Reply:
-        """One request to a worker. Raises DataError, beginning with `name`: it died, gave up."""
+        """One request to one worker. Raises DataError: it died or gave up."""
         return _or_raise(next(reply for _, reply in self.run([request])), name=name)
 
     def keep_one(self) -> None:

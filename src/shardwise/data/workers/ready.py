@@ -1,4 +1,4 @@
-"""Marks that rows carry already: a prompt out of a template, and ends that are written once."""
+"""Marks that rows carry already: a prompt put into a template before, and ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Marks:
     end: str = ""
 
     def hold(self, prompt: str) -> bool:
-        """Whether a prompt is in the template already: it begins or ends as the template's own."""
+        """Whether a prompt was put into the template before, by how it begins or ends."""
         bare = prompt.strip()
         begins = self.tokens + ((self.opening,) if self.opening else ())
         # Where a template breaks lines is written in many ways.

@@ -142,7 +142,8 @@ class Renderer:
 
     def render(self, example: Example) -> Rendered:
         """The text and what of it is trained. Raises RowError: the example cannot be rendered, or
-        not with these masks; TemplateMemoryError: it wants more memory than a worker may take."""
+        not with these masks; TemplateMemoryError: the template wants more memory than a worker may
+        take."""
         match example:
             case Text():
                 if self.train_on in ("assistant", "completion"):
@@ -344,7 +345,8 @@ def _rendered(template: Template, messages: Sequence[Message], *, tools: Any) ->
 
 
 def _writes_last(template: Template, messages: Sequence[Message], place: Place, *, tools: Any) -> bool:
-    """Whether reasoning of an earlier turn is lost, of a kind that is written of the last one."""
+    """Whether what is lost is reasoning of an earlier turn, of a kind that the template writes of
+    the last turn."""
     index, (key, *_) = place
     last = max(_turns(messages), default=-1)
     if key not in REASONING or index >= last:
@@ -354,7 +356,7 @@ def _writes_last(template: Template, messages: Sequence[Message], place: Place, 
 
 
 def _prints_objects(messages: Sequence[Message], text: str) -> bool:
-    """Whether a text has arguments of calls as Python prints them, where JSON is expected."""
+    """Whether arguments of calls stand in a text as Python prints them."""
     return any(call["arguments"] and str(call["arguments"]) in text for _, _, call in calls_in(messages))
 
 

@@ -1,4 +1,5 @@
-"""Job: what the user asks for, as strict models in the words of Transformers, TRL and PEFT."""
+"""Job: what the user asks for, as strict pydantic models in the words of Transformers, TRL and
+PEFT."""
 
 import math
 from typing import Annotated, Any, Literal, Self, cast
@@ -215,8 +216,8 @@ class Job(Strict):
 
     Attributes:
         model: hub id, folder, config.json or catalogue name.
-        rope_scaling: how rotary positions are stretched for rows longer than the model's, in
-            place of what its config.json says; keys below.
+        rope_scaling: how rotary positions are stretched for rows longer than the model's, in place
+            of what its config.json says; keys below.
         objective: what is learnt: text as it stands (`sft`), or preferences between answers.
         hardware: `[NODES x] GPUS x NAME`, `cpu:N`, or `probed`, this machine with measured rates;
             left out: this machine. For `plan` also a list of those, or `any`.

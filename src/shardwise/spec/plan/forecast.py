@@ -66,8 +66,8 @@ class SeenMemory:
 
     Attributes:
         first, later: tokens of the longest row, with padding, of the first forwards of steps, and
-            of their later ones;
-            0 where steps have one. Rows of a step are sorted, the longest first.
+            of their later ones; 0 where steps have one. Rows of a step are sorted, the longest
+            first.
         peaks: the most at one instant of training.
         phases: the most in each phase of `spec.run.PHASES`.
     """

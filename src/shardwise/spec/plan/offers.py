@@ -45,8 +45,7 @@ class Offer:
         usd: of the whole run, likewise; None where its length is not known.
         usd_per_million_tokens: likewise.
         typical_usd_per_hour, typical_usd, typical_usd_per_million_tokens: at the median price of
-        all providers; None
-            where only lowest offers are known.
+        all providers; None where only lowest offers are known.
         price_providers: how many providers that is the median of.
         reason: why it does not fit, or was not looked at.
     """

@@ -1,5 +1,5 @@
-"""Kernels that transformers runs on a GPU where their package is installed, as a profile on
-tensors without numbers sees them: what each gives, keeps for its backward, and works in there.
+"""Kernels that transformers runs on a GPU where their package is installed, as a profile on tensors
+without numbers sees them: what each gives, keeps for its backward, and works in there.
 
 Read in the autograd functions of the packages, on 2026-11-28:
 
