@@ -113,8 +113,7 @@ class _Config:
         return key if key in self.data and counts else own
 
     def value(self, key: str) -> Any:
-        """What the file says, or the family's default; None for a key that the family does not
-        read."""
+        """What the file says, or the family's default; None for a key that it does not read."""
         if key not in self.family.defaults:
             return None
         return self.data.get(self.name(key), self.family.defaults[key])

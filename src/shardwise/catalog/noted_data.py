@@ -59,8 +59,7 @@ def noted_data(job: Job) -> NotedData | None:
 
 
 def _reckoned(facts: DataFacts, counts: Mapping[int, int], job: Job) -> DataFacts:
-    """With rows and tokens to train on from lengths alone: as they would be cut, dropped, set aside
-    and packed."""
+    """With rows and tokens by lengths alone: as they would be cut, dropped, set aside, packed."""
     data, most = job.data, job.data.max_length
     packs = data.packing and job.objective == "sft"  # of preferences a step has as many rows
     kept = [(min(length, most), rows) for length, rows in counts.items() if length <= most or data.over_long != "drop"]

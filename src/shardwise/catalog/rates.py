@@ -158,8 +158,7 @@ def _device(gpu: Gpu, rates: Rates) -> Gpu:
 
 def _link(link: Link, rates: Rates) -> Link:
     """The link with the messages that were measured; its rate and latency are those of a ring's
-    all-reduce: twice the latency of each hop, and twice the bytes that pass each rank over the
-    rate."""
+    all-reduce: twice each hop's latency, and twice the bytes that pass each rank over the rate."""
     if rates.ranks == 1 or not rates.message_seconds:
         return link
     every = sorted((int(size), seconds) for size, seconds in rates.message_seconds["all_reduce"].items())

@@ -150,8 +150,7 @@ def _generate(overrides: Sequence[str | api.Override], *, job: Path | None, dtyp
 
 
 def _print_generation(found: Generation, console: Console) -> None:
-    """The answer, and a table by length and sequences; where the hardware is known, `!` marks what
-    does not fit."""
+    """The answer, and a table by length and sequences; `!`: does not fit the known hardware."""
     console.print(_generation_verdict(found), style="bold", soft_wrap=True)
     kind = "in 4 bits, with adapters" if found.method == "qlora" else f"in {found.type_name}"
     kind += ", with adapters" if found.method == "lora" else ""

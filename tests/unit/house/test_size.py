@@ -14,23 +14,23 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3020,
-    "catalog": 3160,
-    "cli": 1840,
-    "data": 4905,
+    "api": 3030,
+    "catalog": 3170,
+    "cli": 1830,
+    "data": 4920,
     "interop": 1350,
     "launch": 2960,
     "methods": 350,
     "models": 3220,
-    "parallel": 3035,
-    "plan": 8755,
+    "parallel": 3030,
+    "plan": 8745,
     "programs": 210,
     "report": 2310,
     "spec": 5510,
     "train": 9335,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51432, 34595
+ALL, ALL_TESTS = 51380, 33945
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -117,10 +117,9 @@ GENERATES = (
 def generation(
     job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = (), dtype: str | None = None
 ) -> Generation:
-    """What generating text with a job's model needs on its hardware, or which hardware is the
-    cheapest that holds it. Arguments and errors are those of `plan`; `dtype`: of weights, keys and
-    values, None for the model's own. Raises InputError also where an override sets what is not
-    read."""
+    """What generating text with a job's model needs on its hardware, or which is the cheapest that
+    holds it. Arguments and errors are those of `plan`; `dtype`: of weights, keys and values, None
+    for the model's own. Raises InputError also where an override sets what is not read."""
     request = read_request(job, overrides=overrides)
     unread = [one for one in map(Override.of, overrides) if ".".join(one.path) not in GENERATES]
     if unread:
@@ -200,8 +199,7 @@ def write_plan(made: Plan, path: str | Path) -> None:
 
 
 def timeline(made: Plan) -> Timeline | None:
-    """The timeline of a step of the chosen candidate, or None; InputError if the plan was not made
-    by this program."""
+    """The timeline of the chosen candidate's step, or None; InputError if the plan is another's."""
     try:
         return timeline_of_plan(made)
     except (KeyError, TypeError, ValueError) as error:

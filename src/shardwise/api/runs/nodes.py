@@ -36,9 +36,8 @@ def train_on_nodes(
     replan: bool = True,
     programs: Programs | None = None,
 ) -> TrainResult:
-    """Trains a job on several machines; called on each of them, with the same job. Arguments and
-    errors are those of `train`; on every node the error is node 0's, or names the node that is
-    gone."""
+    """Trains a job on several machines; called on each, with the same job. Arguments and errors are
+    those of `train`; on every node the error is node 0's, or names the node that is gone."""
     if place_in_group() is not None:
         raise InputError(
             "--nodes is for machines on which you start the job yourself; without it under torchrun or srun"

@@ -27,8 +27,7 @@ from shardwise.spec.run import RunDirectory, read_lines
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What is going to run; sent before anything starts, and again when the number of rows is
-    known."""
+    """What is going to run; sent before anything starts, and again once rows are counted."""
 
     plan: Plan
     run: RunDirectory
@@ -101,8 +100,7 @@ class Opening:
         tell([Notice(text=text)], self.on_update)
 
     def write(self) -> None:
-        """Says what is going to run, and leaves it in the run directory. Raises InputError: its
-        disk is too small."""
+        """Says and writes what is going to run. Raises InputError: its disk is too small."""
         check_disk(self.request, self.run, self.plan)
         tell([Planned(plan=self.plan, run=self.run)], self.on_update)
         write_start(self.run, self.request, plan=self.plan)
@@ -155,8 +153,7 @@ def _would_fit_alone(request: Request, cluster: Cluster) -> list[str]:
 
 def replanned(run: RunDirectory, chosen: Plan, *, allowed: bool) -> str | None:
     """A sentence where a run goes on from a checkpoint with another number of processes than it
-    last trained with; None elsewhere. Raises RunDirectoryError: it does so, and is not allowed
-    to."""
+    last trained with; None elsewhere. Raises RunDirectoryError: it may not."""
     before = next(reversed([*read_lines(run.starts)]), None)
     checkpoints = run.checkpoints()
     if before is None or not checkpoints or chosen.best is None:

@@ -137,8 +137,7 @@ def _join(
     replan: bool,
     programs: Programs,
 ) -> TrainResult:
-    """Is one of the ranks that something else started; only rank 0 returns, the others become
-    workers."""
+    """Is a rank that something else started; only rank 0 returns, others become workers."""
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place, on_update=on_update)
         become_worker(run, place, kind=kind, module=programs.worker)

@@ -205,8 +205,7 @@ GLM_ATTENTION = separate(bias=flag("attention_bias"), output_bias=never)
 
 
 def windowed_layers(layer_types: Any, *, every: int, layers: int) -> int | None:
-    """How many blocks' attention has the window, by the listed kinds, else all but every n-th; None
-    for all."""
+    """How many blocks have the window, as listed, else all but every n-th; None for all."""
     if isinstance(layer_types, list):
         listed = cast(list[Any], layer_types)[:layers]
         windowed = sum(kind != "full_attention" for kind in listed)

@@ -56,8 +56,7 @@ def evaluation_rows(documents: int, *, fraction: float, seed: int, sides: int = 
 
 
 def copy_tokens(shards: Sequence[Shard], chosen: npt.NDArray[np.bool_], *, train: Path, evaluation: Path) -> None:
-    """Appends every shard's tokens to the folder their documents belong to, and deletes the
-    shard."""
+    """Appends each shard's tokens to the folder its documents belong to, and deletes the shard."""
     for shard, rows, evaluated in each(shards, chosen):
         by_token = np.repeat(evaluated, rows["length"])
         for name, values in (("tokens", shard.tokens()), ("trained", shard.trained())):
@@ -142,8 +141,7 @@ def _samples(
 
 
 def put(values: npt.NDArray[Any], file: IO[bytes]) -> None:
-    """Writes an array. NumPy's `tofile` raises nothing where a full disk takes none of the last 4
-    KiB."""
+    """Writes an array. NumPy's `tofile` raises nothing where a full disk lacks the last 4 KiB."""
     file.write(np.ascontiguousarray(values).view(np.uint8).data)
 
 

@@ -22,8 +22,7 @@ _SPELT = re.compile(r"(<[|｜][^<>\s]{1,40}[|｜]>|<\w*(?:_of_\w+|eos)>|</s>)\s*
 
 
 class Ends:
-    """How trained spans end: the added token, with what is trained behind it; and how many end in
-    none."""
+    """How trained spans end: the added token, with what is trained behind it; how many lack it."""
 
     def __init__(self, added_ids: Sequence[int]) -> None:
         self._added = np.array(added_ids, np.int32)

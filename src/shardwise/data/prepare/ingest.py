@@ -34,8 +34,7 @@ CHUNK_BYTES = (512 * 1024, 4 * 1024 * 1024)
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What is asked for. `evaluation`: its sources, none where a share of `train` is set aside;
-    `states`: of all files, train's first."""
+    """What is asked for. `evaluation`: none where a share is set aside; `states`: train's first."""
 
     job: Job
     train: tuple[Source, ...]
@@ -85,8 +84,7 @@ class SurveyedFile:
 
 def ingest(asked: Preparation, *, into: Path, measured: Callable[[dict[str, Any]], None]) -> None:
     """Writes `train/`, `eval/` and `summary.json` into an empty folder. `measured`: called with
-    what is known of all rows, before any is refused. Raises DataError: all problems of all
-    files."""
+    what is known of rows before any is refused. Raises DataError: all problems of all files."""
     files = [survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))
@@ -168,8 +166,7 @@ _NO_ROWS: Reply = asdict(Tally())
 
 
 def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile]) -> None:
-    """Raises DataError, once and at the job's key, where a template that rows need cannot be
-    compiled."""
+    """Raises DataError at the job's key where a template that rows need cannot be compiled."""
     needed = any(file.form and file.form.name != "text" for file in files)
     path = asked.job.data.chat_template
     if needed and (path is not None or pool.facts["has_template"]):

@@ -97,8 +97,7 @@ def _chunks(file: SourceFile, make: Make, chunk_bytes: int) -> Iterator[Chunk]:
 
 
 def _grouped(rows: Iterable[Place], chunk_bytes: int) -> Iterator[Place]:
-    """Joins rows to places of about `chunk_bytes`; an error of `rows` is raised after the rows
-    before it."""
+    """Joins rows to places of about `chunk_bytes`; an error of `rows` comes after those before."""
     begin = end = line = 0
     broken: BrokenFileError | None = None
     try:

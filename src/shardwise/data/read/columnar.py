@@ -11,8 +11,7 @@ MAGIC = {"parquet": (b"PAR1",), "arrow": (b"ARROW1", b"\xff\xff\xff\xff")}
 
 
 def groups(path: str, *, kind: str) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """The columns' names, and of each row group or record batch its rows and bytes. Raises
-    ArrowException, OSError."""
+    """The columns' names; rows and bytes of each group or batch. Raises ArrowException, OSError."""
     import pyarrow.parquet as pq
 
     if kind == "arrow":
@@ -25,8 +24,7 @@ def groups(path: str, *, kind: str) -> tuple[tuple[str, ...], list[tuple[int, in
 
 
 def read_groups(path: str, *, kind: str, start: int, stop: int, columns: Sequence[str]) -> Iterator[Any]:
-    """The groups' rows as record batches. Raises ArrowException, OSError and what their decoding
-    does."""
+    """The groups' rows as record batches. Raises ArrowException, OSError, and as decoding does."""
     import pyarrow.parquet as pq
 
     if kind == "arrow":
@@ -45,8 +43,7 @@ def read_groups(path: str, *, kind: str, start: int, stop: int, columns: Sequenc
 
 @contextmanager
 def _arrow(path: str) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """Schema and record batches of an Arrow file, which is mapped into memory: those passed over
-    are not read."""
+    """Schema and batches of an Arrow file, mapped into memory: only what is asked for is read."""
     import pyarrow as pa
 
     with pa.memory_map(path) as source:

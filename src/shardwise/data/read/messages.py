@@ -104,8 +104,7 @@ CALL_KEYS = ("tool_calls", "function_call")
 
 
 def unfilled(row: Row) -> Row:
-    """A row of a columnar file without the nulls that fill up the objects of its tools and calls,
-    at any depth."""
+    """A columnar file's row without the nulls that fill up its tools and calls, at any depth."""
     return {column: _bare(value) if column == "tools" else _bare_calls(value) for column, value in row.items()}
 
 

@@ -38,8 +38,7 @@ def read_chunk(chunk: Chunk) -> Iterator[DataRow | BadRow]:
 
 
 def first_columns(chunks: Sequence[Chunk]) -> tuple[int, tuple[str, ...]] | None:
-    """Line and column names of the header, or of the first row that can be read; None where there
-    is none."""
+    """Line and names of the header, or of the first row that can be read; None without one."""
     for chunk in chunks:
         if chunk.header:
             return 1, chunk.header

@@ -34,8 +34,7 @@ class WorkerLimits:
 
 
 def bound_memory(limits: WorkerLimits) -> None:
-    """From now on, allocations beyond the limit fail with MemoryError, or end the process inside
-    libraries."""
+    """From now on, allocations beyond the limit fail with MemoryError, or end the process."""
     statm = Path("/proc/self/statm").read_text(encoding="ascii").split()
     held = int(statm[5]) * resource.getpagesize()  # data + stack; proc(5)
     _lower(resource.RLIMIT_DATA, held + limits.memory_bytes)

@@ -142,8 +142,7 @@ class Renderer:
 
     def render(self, example: Example) -> Rendered:
         """The text and what of it is trained. Raises RowError: the example cannot be rendered, or
-        not with these masks; TemplateMemoryError: the template wants more memory than a worker may
-        take."""
+        not with these masks; TemplateMemoryError: it wants more memory than a worker may take."""
         match example:
             case Text():
                 if self.train_on in ("assistant", "completion"):
@@ -265,8 +264,7 @@ class Renderer:
     def _losses(
         self, template: Template, chat: Conversation, trained: Sequence[int], shape: Shape, *, text: str | None
     ) -> tuple[str, ...]:
-        """The notes on what is left out on purpose. Raises RowError: something else is lost.
-        `text`: the rendering, where it is not the shape's."""
+        """Notes on what is left out. Raises RowError: more is lost. `text`: if not the shape's."""
         left_out = {place for place in shape.earlier if place[0] not in trained}
         suspects = {*shape.lost, *(() if text is None else unwritten(chat.messages, text))} - left_out
         last = max(_turns(chat.messages), default=-1)
@@ -345,8 +343,7 @@ def _rendered(template: Template, messages: Sequence[Message], *, tools: Any) ->
 
 
 def _writes_last(template: Template, messages: Sequence[Message], place: Place, *, tools: Any) -> bool:
-    """Whether what is lost is reasoning of an earlier turn, of a kind that the template writes of
-    the last turn."""
+    """Whether reasoning of an earlier turn is lost, of a kind that is written of the last one."""
     index, (key, *_) = place
     last = max(_turns(messages), default=-1)
     if key not in REASONING or index >= last:

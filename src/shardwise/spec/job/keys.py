@@ -1,5 +1,4 @@
-"""Job: what the user asks for, as strict pydantic models in the words of Transformers, TRL and
-PEFT."""
+"""Job: what the user asks for, as strict models in the words of Transformers, TRL and PEFT."""
 
 import math
 from typing import Annotated, Any, Literal, Self, cast

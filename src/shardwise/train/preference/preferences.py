@@ -160,9 +160,8 @@ class Preferences:
     def mismatched(
         self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs, *, adapters_off: bool = False
     ) -> torch.Tensor:
-        """The summed log-probability, a float64 scalar on every rank, of the answers of a batch
-        behind the prompts of others: each row has the answer of the row before it, the first that
-        of the last."""
+        """The summed log-probability, a float64 scalar on every rank, of a batch's answers behind
+        others' prompts: each row has the answer of the one before, the first that of the last."""
         batcher = replace(part.batcher, data=part.data.mismatched(ids))
         per_forward = batcher.samples_per_forward
         every, total = np.arange(len(ids)), torch.zeros((), dtype=torch.float64, device=self.world.device)
