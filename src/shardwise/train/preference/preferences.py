@@ -111,7 +111,6 @@ class Preferences:
         there = torch.tensor([sample != FILLER for sample in micro.sample_ids])
         good = None
         if self.job.objective == "kto":
-            # What fills up a batch is looked up as sample 0, and counts nothing.
             ids = np.array([max(sample, 0) for sample in micro.sample_ids], np.int64)
             good = to_device(torch.from_numpy(part.data.is_good(ids)), device)
         tokens = micro.owners[micro.labels != IGNORED].bincount(minlength=micro.num_rows).clamp(min=1).float()
@@ -160,8 +159,9 @@ class Preferences:
     def mismatched(
         self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs, *, adapters_off: bool = False
     ) -> torch.Tensor:
-        """The summed log-probability, a float64 scalar on every rank, of a batch's answers behind
-        others' prompts: each row has the answer of the one before, the first that of the last."""
+        """The summed log-probability, a float64 scalar on every rank, of the answers of a batch
+        behind the prompts of others: each row has the answer of the row before it, the first that
+        of the last."""
         batcher = replace(part.batcher, data=part.data.mismatched(ids))
         per_forward = batcher.samples_per_forward
         every, total = np.arange(len(ids)), torch.zeros((), dtype=torch.float64, device=self.world.device)
