@@ -13,7 +13,7 @@ Files are little-endian without headers; their lengths are in manifest.json:
     lengths.bin        int32  [num_samples]        tokens of a sample
     counts.bin         int32  [num_samples]        labels of a sample that count in the loss
     sample_source.bin  uint16 [num_samples]        which source a sample comes from
-    doc_label.bin      bool   [num_documents]      whether a document is a good answer, where rows say so
+    doc_label.bin      bool   [num_documents]      whether rows say that a document is a good answer
 
 A sample of preferences is a pair, two documents that are rows of their own, chosen and rejected:
 its length is that of the longer one.
