@@ -24,9 +24,8 @@ _LIKE_SIZE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class RunKind:
-    """What runs have in common that are compared. `device`: the GPU's name, or the processor's with
-    its cores; `probed`: times were forecast with rates that were measured; `parameters`: of the
-    model."""
+    """What runs have in common that are compared. `device`: the GPU's name, or the processor's;
+    `probed`: times were forecast with rates that were measured; `parameters`: of the model."""
 
     device: str
     probed: bool

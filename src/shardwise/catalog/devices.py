@@ -121,8 +121,7 @@ def _slices(found: list[FoundGpu]) -> list[FoundGpu]:
 
 def parse_gpu_list(text: str) -> list[FoundGpu]:
     """GPUs from nvidia-smi's lines of `index, uuid, name, total MiB, driver, free MiB, MIG mode`;
-    other lines are left out. Where the total is `[N/A]`, the GPU has none of its own and uses the
-    system's."""
+    no others. Where the total is `[N/A]`, the GPU has none of its own and uses the system's."""
     found: list[FoundGpu] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]

@@ -44,9 +44,8 @@ def screen_bytes(hardware: str | None, gpu: str) -> int:
 
 def this_machine(*, used: int | None = None) -> Cluster:
     """The visible GPUs of this machine with what is free of their memory, or `cpu:N` where there
-    are none. `used`: how many of them a job takes, the first ones; only their memory counts. None
-    is all. Raises HardwareError: the GPUs are of different kinds, or CUDA_VISIBLE_DEVICES names
-    none of them."""
+    are none. `used`: how many of them a job takes, whose memory counts; None: all. Raises
+    HardwareError: the GPUs are of different kinds, or CUDA_VISIBLE_DEVICES names none of them."""
     gpus = visible_gpus()
     if not gpus:
         return with_rates(cpu_cluster())

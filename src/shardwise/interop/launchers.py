@@ -49,8 +49,7 @@ def to_slurm(chosen: Chosen) -> Exported:
 
 
 def _asked(chosen: Chosen) -> tuple[list[str], list[str]]:
-    """The time limit and the host's memory: a line each, which counts where the plan knows them;
-    and why one does not, as sentences."""
+    """Time limit and host's memory, a line each where known; and why one is not, as sentences."""
     lines, said = ["##SBATCH --time=HH:MM:SS", "##SBATCH --mem=0"], list[str]()
     if chosen.seconds is not None:
         # Half as long again as forecast, in whole hours.

@@ -52,8 +52,7 @@ _NAME = re.compile(r"([a-z0-9_+]+?)(?:-(\d+))?")
 
 
 def parsed(text: str) -> tuple[str, int | None]:
-    """A name and its number of processes: `fsdp-4` is fsdp on 4; `pp:gpipe` is another name of
-    `gpipe`. Raises InputError: it is no layout."""
+    """A name and its processes: `fsdp-4`; `pp:gpipe` is `gpipe`. Raises InputError: no layout."""
     match = _NAME.fullmatch(text.replace("pp:1f1b", "pp").replace("pp:", ""))
     if match is None or not _is_layout(match[1]):
         known = (SINGLE, JOB, ALL, *WAYS)

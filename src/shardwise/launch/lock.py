@@ -19,9 +19,8 @@ Say = Callable[[str], None]
 @contextmanager
 def locked(run: RunDirectory, *, say: Say = lambda _: None) -> Generator[int]:
     """Creates the run directory if needed and holds it; yields the lock's descriptor, for children
-    to inherit. Where only ranks of a gone launcher hold it, says so and waits for
-    `PATIENCE_SECONDS`. Raises RunDirectoryError: another run holds it, or the folder cannot be
-    written."""
+    to inherit. Where ranks of a gone launcher hold it, says so and waits for `PATIENCE_SECONDS`.
+    Raises RunDirectoryError: another run holds it, or the folder cannot be written."""
     try:
         run.logs.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(run.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)

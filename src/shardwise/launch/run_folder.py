@@ -181,8 +181,7 @@ def write_start(run: RunDirectory, request: Request, *, plan: Plan) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Before:
-    """What was there before a start. `names`: in the run directory; `missing`: it and the folders
-    above it that were not there, the innermost first."""
+    """What was there before a start: `names` in it, `missing` folders above it, innermost first."""
 
     names: frozenset[str]
     missing: tuple[Path, ...]

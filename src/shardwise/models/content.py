@@ -21,8 +21,7 @@ BLOCK_BYTES = 4096
 
 
 def folder_content(folder: Path, *, weights: Iterable[str]) -> dict[str, str]:
-    """Name of each file that a training reads -> a hash of its size and of what was read of it;
-    `weights` names the safetensors files."""
+    """File that a training reads -> hash of its size and what was read; `weights`: their names."""
     others = {path for name in CONFIGURATIONS if (path := folder / name).is_file()} | set(tokenizer_files(folder))
     content = {str(path.relative_to(folder)): _hash(path, sampled=False) for path in sorted(others)}
     files = {name: folder / name for name in sorted(weights)}

@@ -87,8 +87,7 @@ class World:
 
     @property
     def stream(self) -> int:
-        """Which random stream this rank begins with: alike where ranks hold slices of the same
-        blocks and see the same tokens."""
+        """This rank's random stream: alike for slices of the same blocks that see equal tokens."""
         at = self.layout.coordinates(self.rank)
         return (at.pp * self.layout.data_world_size + self.data_rank) * self.layout.cp + at.cp
 
@@ -128,7 +127,6 @@ def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str =
     experts = None
     if layout.ep > 1:
         experts = init_device_mesh(device.type, layout.expert_degrees, mesh_dim_names=EXPERT_AXES)
-    # One group of all three axes, as DDP and sums of gradients take one.
     data_group = data._flatten("dp").get_group()
     of_experts = experts.get_all_groups() if experts is not None else ()
     for group in (*mesh.get_all_groups(), *of_experts, data_group, replicas.get_group(), shards.get_group()):

@@ -39,8 +39,7 @@ _DRAWBACKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Tried:
-    """A change, and the question that it makes of another. `question`: None where there is none,
-    for `reason`; `saves`: what it is advised for."""
+    """A change and its question, None for a `reason`; `saves`: what it is advised for."""
 
     name: str
     saves: _Saves = "step"

@@ -27,8 +27,7 @@ def is_to_wait() -> bool:
 
 
 def wait_to_begin() -> None:
-    """Waits for the launcher's start signal; returns at once in a process that is not to wait.
-    Raises SystemExit: the launcher ended without one."""
+    """Waits for the start signal, if it is to. Raises SystemExit: the launcher ended before."""
     if os.environ.pop(WAITS, None) is None:
         return
     received = b""

@@ -99,8 +99,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Equal nodes and the network between them. `notes`: what is to be said beside a plan for it,
-    as sentences: who holds memory, what is not known."""
+    """Equal nodes and their network. `notes`: to be said beside a plan for it, as sentences."""
 
     node: Node
     num_nodes: int = 1
@@ -139,8 +138,7 @@ class Cluster:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The cluster of a plan's `hardware`; its other keys are passed over. Raises TypeError: the
-        data was written by hand or by another version."""
+        """The cluster of a plan's `hardware`. Raises TypeError: by hand or by another version."""
         return from_plain(cls, data)
 
     def part(self, num_gpus: int) -> Self:

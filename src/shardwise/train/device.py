@@ -36,8 +36,7 @@ def check_device(planned: Cluster) -> None:
 
 
 def check_memory(planned: Cluster, forecast: MemoryForecast, device: torch.device) -> None:
-    """Raises HardwareError, before weights are loaded: a rank's own GPU has less memory, or less of
-    it is free, than the plan counts on."""
+    """Raises HardwareError: a rank's GPU has less memory, or less free, than the plan counts on."""
     if device.type != "cuda":
         return
     torch.cuda.set_device(device)

@@ -190,8 +190,7 @@ def _agree(
     again: Callable[[], float | None] | None = None,
 ) -> float | None:
     """Whether logits are `apart` by at most rounding in `dtype` of the largest. Where float32
-    rounds more (large updates), `again` is the float64 figure, or None. Raises
-    WorkerFailedError."""
+    rounds more, `again` is the float64 figure, or None. Raises WorkerFailedError."""
     largest, in_float32 = max(1.0, float(expected.abs().max())), dtype == torch.float32
     if apart <= (1e-5 if in_float32 else 0.1) * largest:  # not so for NaN
         return None

@@ -21,8 +21,7 @@ from shardwise.train.saving.export import EXPERTS, QUANTISATION, WEIGHTS, listed
 
 
 def base_of(run: RunDirectory, named: str | None = None) -> tuple[Path, Any]:
-    """The folder of the model that a run's adapter was trained on, and QLoRA's BitsAndBytesConfig
-    of it, or None. Raises as `find_base`."""
+    """The folder of an adapter's base, and QLoRA's config of it or None. Raises as `find_base`."""
     from transformers import BitsAndBytesConfig
 
     said = read_json(run.final / QUANTISATION)

@@ -13,23 +13,23 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3020,
-    "catalog": 3160,
+    "api": 3010,
+    "catalog": 3150,
     "cli": 1830,
     "data": 4900,
     "interop": 1350,
-    "launch": 2960,
+    "launch": 2950,
     "methods": 350,
     "models": 3220,
-    "parallel": 3040,
-    "plan": 8760,
+    "parallel": 3030,
+    "plan": 8750,
     "programs": 210,
     "report": 2310,
-    "spec": 5510,
-    "train": 9350,
+    "spec": 5500,
+    "train": 9340,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51430, 33645
+ALL, ALL_TESTS = 51380, 33645
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

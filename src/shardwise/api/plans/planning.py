@@ -117,10 +117,9 @@ GENERATES = (
 def generation(
     job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = (), dtype: str | None = None
 ) -> Generation:
-    """What generating text with a job's model needs on its hardware, or which hardware is the
-    cheapest that holds it. Arguments and errors are those of `plan`; `dtype`: of weights, keys and
-    values, None for the model's own. Raises InputError also where an override sets what is not
-    read."""
+    """What generating text with a job's model needs on its hardware, or which is the cheapest that
+    holds it. Arguments and errors are those of `plan`; `dtype`: of weights, keys and values, None
+    for the model's own. Raises InputError also where an override sets what is not read."""
     request = read_request(job, overrides=overrides)
     unread = [one for one in map(Override.of, overrides) if ".".join(one.path) not in GENERATES]
     if unread:

@@ -34,8 +34,7 @@ CHUNK_BYTES = (512 * 1024, 4 * 1024 * 1024)
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What is asked for. `evaluation`: its sources, none where a share of `train` is set aside;
-    `states`: of all files, train's first."""
+    """What is asked for. `evaluation`: none where a share is set aside; `states`: train's first."""
 
     job: Job
     train: tuple[Source, ...]

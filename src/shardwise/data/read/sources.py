@@ -63,8 +63,7 @@ Fetch = Callable[[SourceSpec], tuple[Path, str]]
 
 def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch, key: str, places: Places) -> tuple[Source, ...]:
     """The files behind each entry of `data.KEY`; hub ids go through `fetch`. Raises DataError: one
-    problem per path that is missing, of an unknown kind or an empty folder, at its place in the
-    job."""
+    problem per path that is missing, of unknown kind or an empty folder, at its place."""
     sources: list[Source] = []
     problems: list[Problem] = []
     for index, spec in enumerate(specs):
@@ -172,8 +171,7 @@ def _of_split(
     files: tuple[SourceFile, ...], spec: SourceSpec, *, folder: Path
 ) -> tuple[tuple[SourceFile, ...], int, str]:
     """Of a folder's files those of the asked split, by their names, how many are of none, and what
-    to tell the user; all of them where no name speaks of a split. Raises DataError: there is no
-    such split."""
+    to say; all of them where no name speaks of one. Raises DataError: there is no such split."""
     by_split: dict[str, list[SourceFile]] = {}
     for file in files:
         by_split.setdefault(_split_of(Path(file.label).relative_to(folder), label=file.label), []).append(file)

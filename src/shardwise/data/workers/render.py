@@ -264,8 +264,7 @@ class Renderer:
     def _losses(
         self, template: Template, chat: Conversation, trained: Sequence[int], shape: Shape, *, text: str | None
     ) -> tuple[str, ...]:
-        """The notes on what is left out on purpose. Raises RowError: something else is lost.
-        `text`: the rendering, where it is not the shape's."""
+        """Notes on what is left out. Raises RowError: more is lost. `text`: if not the shape's."""
         left_out = {place for place in shape.earlier if place[0] not in trained}
         suspects = {*shape.lost, *(() if text is None else unwritten(chat.messages, text))} - left_out
         last = max(_turns(chat.messages), default=-1)

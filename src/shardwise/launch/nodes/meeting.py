@@ -67,8 +67,7 @@ def listen(nodes: Nodes) -> socket.socket:
 
 
 def gather(nodes: Nodes, server: socket.socket, *, say: Say) -> Peers:
-    """Node 0: waits for all others. Raises InputError: one is of another start or version, or does
-    not come; StoppedError: a signal came first."""
+    """Node 0: waits for all. Raises InputError: one is another start's, or late; StoppedError."""
     came: dict[int, NodeConnection] = {}
     server.settimeout(0.2)
     began, said = time.monotonic(), False

@@ -38,8 +38,7 @@ QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "KINETO_LOG
 def worker_environment(
     base: Mapping[str, str], *, processes: int, kind: DeviceKind, alone: bool = True
 ) -> dict[str, str]:
-    """What workers find in their environment; what the user has set stays as it is, but for
-    `hardware: cpu`. `alone`: no other machine takes part."""
+    """What workers find in their environment, beside what the user set. `alone`: one machine."""
     defaults = {
         "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // processes)),
         **QUIET,

@@ -96,7 +96,6 @@ def _lanes(work: Work, streams: Streams, *, left: int) -> tuple[Lane, ...]:
     lanes: list[Lane] = []
     for pp, first in enumerate(_lane_ranks(layout)):
         drawn = sum(span.end - span.start for span in streams.spans if span.rank == first and span.kind in COMPUTING)
-        # Of those that are not drawn too: a lane's share is that of the whole step.
         computing = drawn + left * sum(once[index] for index in layout.stages_of(pp))
         lanes.append(Lane(ranks=tuple(range(first, first + inside)), computing=min(1.0, computing / seconds)))
     return tuple(lanes)

@@ -83,8 +83,7 @@ def _data_axis(layout: Layout) -> str:
 
 
 def _seconds(search: Search, layout: Layout, length: int, *, below: float = inf) -> float:
-    """Of a step at a micro-batch of one, were all rows so long; infinite where nothing of a layout
-    fits, or takes fewer seconds than `below`."""
+    """Of a step of rows so long, one at a time; infinite if nothing fits, or below `below`."""
     asked = search.question
     job = changed(asked.job, "data", max_length=length)
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)

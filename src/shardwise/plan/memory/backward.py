@@ -94,7 +94,6 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
 def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     work, of, largest = scene.work, scene.work.of_block, scene.part.inventory.block.largest_trained
     tokens, casts, others = work.tokens, weight_casts(scene, blocks=1), _of_other_blocks(scene)
-    # The MLP comes first in backward, while all that the block saved is still there.
     last, all_of_mlp = _trained_of_mlp(scene)
     stream, product, inside = of.gradients
     saved, before = of_one_block(scene), reduce_scatter_buffers(scene, unsharded=others, behind=behind)

@@ -90,7 +90,6 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     if work.sharded:
         behind = scene.part.inventory.ends[1].trained_elements * work.types.trainable
         root = (root - behind) / work.execution.layout.weight_shards
-    # All blocks but those of the unit that is at work last.
     first_unit = min(work.unit_blocks, len(scene.part.span))
     return max(0, holding.gradients - first_unit * holding.block_gradients - root)
 

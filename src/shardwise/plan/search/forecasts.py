@@ -97,8 +97,7 @@ class Forecasts:
         return self._bounds[key]
 
     def least_of_sizes(self, base: Execution, sizes: tuple[int, ...]) -> float:
-        """A lower bound for all of some micro-batches. Rows take least time in the largest, where
-        no small message of slices does better."""
+        """A lower bound for some micro-batches: rows take least in the largest, but for slices."""
         key = (*self._alike(base), sizes)
         if key not in self._bounds:
             some = sizes if base.layout.tp > 1 or base.layout.pp > 1 else sizes[-1:]

@@ -71,7 +71,6 @@ def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Cho
     for axis in AXES_OF_A_COPY:
         for degree in divisors(cluster.num_gpus):
             if degree not in allowed[axis]:
-                # The simplest of each strategy tells the reason.
                 first = {way.strategy: way for way in reversed(_variants(**{axis: degree}))}
                 yield from (_choice(job, model, way, cluster) for way in first.values())
     for product in products(cluster.num_gpus, allowed):

@@ -40,8 +40,7 @@ class Question:
     """A job on its hardware. `length` and `mean_length` are padded tokens of the longest and mean
     sequence, for memory and time; `filled` is the share of the latter without padding.
     `tries_offload`: the job leaves offload open. `at_a_desk`: cards may drive a screen.
-    `too_short`: why compiling does not pay. `memo` is shared with the question about other
-    hardware."""
+    `too_short`: why compiling does not pay. `memo` is shared over hardware."""
 
     job: Job
     model: ModelShape

@@ -88,8 +88,7 @@ def block_bytes(
 def profiled_bytes(
     model: ModelShape, setting: BlockSetting, profile: ModelProfile, *, recompute: Recompute
 ) -> BlockBytes:
-    """As `block_bytes` counts them, of a block whose code no rule knows: out of its profile. Tensor
-    parallelism is taken to share out all of it."""
+    """As `block_bytes`, out of a profile; tensor parallelism is taken to share out all of it."""
 
     def token(amount: Amount) -> float:
         return amount.per_token(setting.length) / setting.tp

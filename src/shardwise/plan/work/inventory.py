@@ -212,8 +212,7 @@ def outer(inventory: Inventory, is_first: bool, is_last: bool) -> Outer:
 
 
 def take_inventory(job: Job, model: ModelShape) -> Inventory:
-    """Lists the parameters of a job. Raises UnsupportedError: LoRA settings that no forecast is
-    made for, or targets that the model does not have."""
+    """A job's parameters. Raises UnsupportedError: LoRA without a forecast, or unknown targets."""
     # As text, for a cache: pydantic's models have no hash.
     lora = None if job.adapters is None else job.adapters.model_dump_json()
     return _taken(model, job.method, lora, experts=job.quantises_experts)

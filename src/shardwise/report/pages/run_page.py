@@ -134,8 +134,7 @@ def _near_capacity(memory: MemoryReport) -> int | None:
 
 
 def memory_by_rank(memory: MemoryReport) -> Chart | None:
-    """Two bars for each rank of the highest peaks, by number, the worst of all among them: forecast
-    and measured; None where nothing is known."""
+    """Two bars, forecast and measured, for ranks of the highest peaks; None: nothing is known."""
     by_peak = sorted(memory.ranks, key=lambda one: (one.rank != memory.worst_rank, -_peak(one), one.rank))
     shown = sorted(by_peak[:MAX_RANKS], key=lambda rank: rank.rank)
     stacks = [stack for rank in shown for stack in _stacks(rank)]

@@ -193,8 +193,7 @@ class Layout:
 
     @property
     def sequence_multiple(self) -> int:
-        """Sequence lengths are padded to a multiple of this, for the ranks that share a sequence:
-        under context parallelism each has two parts of it."""
+        """Rows are padded to a multiple of this: under context parallelism a rank has two parts."""
         return self.tp * (2 * self.cp if self.cp > 1 else 1)
 
     def coordinates(self, rank: int) -> Coordinates:
@@ -267,8 +266,7 @@ class Layout:
 
 
 def _hybrid_group(world_size: int, *, gpus_per_node: int | None) -> int:
-    """Ranks in a sharding group of hsdp: those of a node, or half of a single node. Raises
-    ValueError: groups of one, or not all of a size."""
+    """Ranks in a group of hsdp: a node's, or half of one. Raises ValueError: one, or uneven."""
     node = gpus_per_node if gpus_per_node and gpus_per_node < world_size else None
     inside = node or world_size // 2
     if node == 1:

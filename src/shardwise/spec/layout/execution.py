@@ -142,9 +142,8 @@ class Execution:
 
     @property
     def keeps_casts(self) -> bool:
-        """Whether weights that autocast casts are cast once a step: if copies live through a
-        forward anyway, and blocks read parameters, not slices of them or casts of compiled
-        blocks."""
+        """Whether weights that autocast casts are cast once a step: if copies outlive a forward
+        anyway, and blocks read parameters, not slices of them or casts of compiled blocks."""
         again = self.gradient_accumulation_steps > 1 and self.gradient_checkpointing == "none"
         return again and self.layout.tp == 1 and not self.compile
 

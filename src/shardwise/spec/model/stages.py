@@ -13,8 +13,7 @@ from shardwise.spec.model.shape import ModelShape
 
 
 def stage_blocks(model: ModelShape, *, num_stages: int) -> tuple[range, ...]:
-    """The block indices of each stage, in order; blocks of several kinds count at their mean cost.
-    Raises ValueError: there are more stages than blocks."""
+    """Blocks of each stage, by mean cost of their kinds. Raises ValueError: too few of them."""
     return balanced(model.num_layers, num_stages=num_stages, costs=model.costs_of_stages)
 
 
@@ -67,8 +66,7 @@ def balanced(
 
 
 def unit_blocks(sizes: Sequence[int], *, least: int) -> tuple[range, ...]:
-    """The blocks of each unit, which FSDP gathers and reduces together: they join until it holds
-    `least` parameters; the last may hold fewer."""
+    """Blocks of each FSDP unit: they join until it holds `least` parameters, the last may not."""
     units: list[range] = []
     begin = held = 0
     for index, size in enumerate(sizes):

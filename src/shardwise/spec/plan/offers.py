@@ -72,8 +72,7 @@ class Offer:
 
     @property
     def cost(self) -> str | None:
-        """What the run costs at the typical price, or from the lowest offer; a million tokens where
-        its length is not known."""
+        """The run's cost at the typical price or the lowest; without a length a million tokens'."""
         if self.total_seconds is not None:
             return _or_more(self.typical_usd, self.usd)
         per_tokens = _or_more(self.typical_usd_per_million_tokens, self.usd_per_million_tokens)

@@ -153,8 +153,7 @@ def of_blocks(model: ModelShape, layout: Layout) -> list[Row]:
 
 
 def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
-    """Which matrices `tp` cuts inside of quantised blocks; and whether whole experts that it deals
-    are left for each shard."""
+    """Which matrices `tp` cuts in quantised blocks; whether each shard has whole experts."""
     tp, shards = layout.tp, layout.weight_shards
     for m in (m for kind in model.kinds for m in kind.matrices if m.sliced_by) if tp > 1 else ():
         if m.stacked:

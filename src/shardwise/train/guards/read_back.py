@@ -64,7 +64,6 @@ class LiveTypes:
         self._unread = _READ_STEPS
         types = TYPES[execution.precision]
         self._check("the trained weight", self._trained, asked=types.trainable)
-        # Quantised weights are bytes.
         wide = [(name, p) for name, p in self._frozen if p.is_floating_point()]
         self._check("the frozen weight", wide, asked=types.frozen)
         self._check("the master weight", stepped.named, asked=types.trainable)

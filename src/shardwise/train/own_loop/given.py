@@ -42,8 +42,7 @@ _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """A causal language model of transformers. `adapters`: the PEFT model around it, or None;
-    `values`: whole tensors by each of their names."""
+    """A model of transformers. `adapters`: PEFT's around it, or None; `values`: tensors by name."""
 
     base: nn.Module
     adapters: Any

@@ -58,7 +58,6 @@ class KnownReference:
             )
         its = replace(step, spread=other.spread, balance=None, leaves_padding=False)
         self._fill_parts(its, other.content)
-        # Its memory is needed for training.
         del its, other
         gc.collect()
 

@@ -111,7 +111,6 @@ class Preferences:
         there = torch.tensor([sample != FILLER for sample in micro.sample_ids])
         good = None
         if self.job.objective == "kto":
-            # What fills up a batch is looked up as sample 0, and counts nothing.
             ids = np.array([max(sample, 0) for sample in micro.sample_ids], np.int64)
             good = to_device(torch.from_numpy(part.data.is_good(ids)), device)
         tokens = micro.owners[micro.labels != IGNORED].bincount(minlength=micro.num_rows).clamp(min=1).float()

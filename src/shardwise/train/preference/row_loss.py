@@ -62,8 +62,7 @@ class PreferenceLoss:
         return len(self.tokens) * (2 if self.objective == "orpo" else 1)
 
     def __call__(self, sums: Tensor, *, learns: bool) -> tuple[Tensor, Tensor]:
-        """This rank's part of the summed loss, a scalar, and the whole loss's slope in each of the
-        sums, float32 [num_sums] of this rank's positions."""
+        """This rank's part of the loss, a scalar, and the whole's slope in its sums [num_sums]."""
         sums = whole_rows(sums, group=self.group)
         with torch.enable_grad():
             given = sums.detach().requires_grad_(learns)

@@ -85,7 +85,6 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
     with _opened(folder) as handles:
         stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
     if result.adapters is not None:
-        # The names that PEFT looks for are those of an adapter that it makes itself.
         base = build_on_meta(copy.deepcopy(cast(Any, result.model).config), attn_implementation="eager")
         expected = expected_tensors(base, folder)
         return _differences([(key,) for key in expected], expected=expected, stored=stored)

@@ -224,7 +224,6 @@ class Checkpoints:
         return None
 
     def _fill(self, reader: Reader, manifest: dict[str, Any]) -> None:
-        # Optimizers make their states in a first step; they must be there to be filled.
         create_states(self.optimizer)
         for target in live_pieces(self.parameters, self.stepped, self.optimizer):
             reader.fill(target)

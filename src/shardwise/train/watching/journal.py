@@ -26,9 +26,8 @@ _PACKAGE = Path(shardwise.__file__).parent
 @dataclass(kw_only=True)
 class Journal:
     """One worker's notes in the run directory. `phase`: what it is doing; `step`: optimizer steps
-    done; `in_step`: whether the next one has begun; `holding`: measures what its model and
-    optimizer hold, once they are there; `last_word`: held by the thread that writes why this rank
-    ends, and ends it."""
+    done; `in_step`: whether the next one has begun; `holding`: measures what model and optimizer
+    hold; `last_word`: held by the thread that writes why this rank ends, and ends it."""
 
     run: RunDirectory
     rank: int
