@@ -20,17 +20,17 @@ CEILINGS = {
     "data": 4950,
     "interop": 1350,
     "launch": 2960,
-    "methods": 350,
-    "models": 3220,
+    "methods": 390,
+    "models": 3230,
     "parallel": 3010,
     "plan": 8740,
     "programs": 210,
     "report": 2310,
     "spec": 5510,
-    "train": 9280,
+    "train": 9290,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51435, 34595
+ALL, ALL_TESTS = 51495, 34720
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than
 #: `COLUMNS`: to become fewer.

@@ -9,6 +9,7 @@ import json
 import warnings
 from copy import deepcopy
 from dataclasses import replace
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -156,13 +157,18 @@ def _built(config: Any) -> tuple[Anatomy, Wrapper | None]:
 
 
 def _watched(anatomy: Anatomy) -> Seen | None:
-    """A forward as the trainer calls it, or else one that is told nothing of packed documents."""
+    """A forward as the trainer calls it, or else one that is told nothing of packed documents; None
+    where it reads numbers. Raises UnsupportedError: it would not run with any."""
     for packed in (True, False):
         try:
             return watch(anatomy, packed=packed)
-        except Exception:  # noqa: BLE001, S112 - whatever a model's code raises where there are no numbers
-            continue
-    return None
+        except Exception as error:  # noqa: BLE001 - whatever a model's code raises where there are no numbers
+            raised = error
+    *_, (frame, _) = walk_tb(raised.__traceback__)
+    own = frame.f_globals["__name__"].startswith(("torch.", "transformers."))  # and no kernel's
+    if not own or isinstance(raised, NotImplementedError) or "meta tensor" in said(raised):
+        return None
+    raise UnsupportedError(f"its forward raises {type(raised).__name__}: {said(raised)}")
 
 
 def _known_shape(anatomy: Anatomy, data: dict[str, Any], *, dtype: str) -> ModelShape | None:
