@@ -68,6 +68,8 @@ def add_adapters(
         kept = adapted.peft_config["default"]
         left = "|".join(map(re.escape, kept.exclude_modules or ()))
         kept.exclude_modules = f"{exclude}|(.*\\.)?({left})" if left else exclude
+        if kept.modules_to_save:  # which leaves none out: `norm` would be copied in a tower too
+            kept.modules_to_save = [name for name, one in model.named_modules() if hasattr(one, "modules_to_save")]
     return adapted
 
 
