@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from functorch.compile import make_boxed_func
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
@@ -180,6 +180,22 @@ def test_results_and_gradients_are_pefts(config: Any, recompute: Any) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
+
+
+@pytest.mark.parametrize("pattern", [{"rank_pattern": {"q_proj": 2}}, {"alpha_pattern": {"up_proj": 3}}, {}])
+def test_matrices_that_a_pattern_scales_otherwise_stand_alone(pattern: dict[str, Any]) -> None:
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        model = transformers.LlamaForCausalLM(CONFIGS["llama"])
+        lora = LoraConfig(target_modules="all-linear", init_lora_weights=False, **pattern)
+        return get_peft_model(model, lora).get_base_model().train()  # pyright: ignore
+
+    expected, model = made(), made()
+    join_products(model)
+    joined = [len(vars(module)["joined"]) for module in model.modules() if "joined" in vars(module)]
+    assert (joined.count(1) > 3 * 2) == bool(pattern)
+    for (name, tensor), found in zip(trained(expected).items(), trained(model).values(), strict=True):
+        assert torch.allclose(found, tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
 
 
 def test_one_matrix_of_a_group_and_inputs_of_their_own_are_right_too() -> None:
