@@ -138,19 +138,17 @@ def find_keys(adapted: Any) -> None:
     where what transformers renames does not look like what it is renamed to, as `shared_experts.`
     by the pattern `shared_expert.`. Raises UnsupportedError: PEFT makes a name of no key."""
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightRenaming
 
     base, found = adapted.get_base_model(), dict[str, str]()
     names = [_saved_name(name) for name, _ in base.named_parameters() if is_adapter(name)]
     left = set(names) - _loaded(adapted, {name: torch.empty(0) for name in names}).keys()
-    for renaming in get_model_conversion_mapping(base) if left else ():
-        if isinstance(renaming, WeightRenaming):
-            back = renaming.reverse_transform()
-            keys = {name: _PREFIX + back.rename_source_key(name.removeprefix(_PREFIX))[0] for name in left}
-            made = _loaded(adapted, {key: torch.tensor(hash(name)) for name, key in keys.items()})
-            found |= {name: keys[name] for name in left if name in made and made[name] == hash(name)}
-    for name in sorted(left - found.keys()):
-        module = name.partition(".lora_")[0].removeprefix(_PREFIX)
+    transforms = get_model_conversion_mapping(base) if left else ()
+    for back in (one.reverse_transform() for one in transforms if not hasattr(one, "operations")):  # renamings alone
+        keys = {name: _PREFIX + back.rename_source_key(name.removeprefix(_PREFIX))[0] for name in left}
+        made = _loaded(adapted, {key: torch.tensor(hash(name)) for name, key in keys.items()})
+        found |= {name: keys[name] for name in left if name in made and made[name] == hash(name)}
+    if lost := sorted(left - found.keys()):
+        module = lost[0].partition(".lora_")[0].removeprefix(_PREFIX)
         raise UnsupportedError(f"PEFT does not load an adapter of {module}; leave it out of lora.target_modules")
     vars(adapted)["keys"] = found
 
@@ -163,8 +161,7 @@ def is_adapter(name: str) -> bool:
 def saved_key(name: str, adapted: Any) -> str:
     """The key of a trained parameter in PEFT's files, after `find_keys`. PEFT's own function needs
     all modules and gathered weights on the rank that asks. Each save checks that PEFT loads it."""
-    saved = _saved_name(name)
-    return vars(adapted)["keys"].get(saved, saved)
+    return vars(adapted)["keys"].get(saved := _saved_name(name), saved)
 
 
 def _saved_name(name: str) -> str:

@@ -30,7 +30,7 @@ CEILINGS = {
     "train": 9290,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51495, 34720
+ALL, ALL_TESTS = 51494, 34690
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than
 #: `COLUMNS`: to become fewer.
