@@ -158,16 +158,16 @@ def _built(config: Any) -> tuple[Anatomy, Wrapper | None]:
 
 def _watched(anatomy: Anatomy) -> Seen | None:
     """A forward as the trainer calls it, or else one that is told nothing of packed documents; None
-    where it reads numbers, as kernels do. Raises UnsupportedError: it would not run with any."""
+    where it reads numbers, or none fit. Raises UnsupportedError: it wants more than text."""
     for packed in (True, False):
         try:
             return watch(anatomy, packed=packed)
         except Exception as error:  # noqa: BLE001 - whatever a model's code raises where there are no numbers
             raised = error
     code = [*walk_tb(raised.__traceback__)][-1][0].f_globals["__name__"].partition(".")[0]
-    if code not in ("torch", "transformers") or type(raised) is NotImplementedError or "meta tensor" in said(raised):
-        return None
-    raise UnsupportedError(f"its forward raises {type(raised).__name__}: {said(raised)}")
+    if code in ("torch", "transformers") and isinstance(raised, TypeError | AttributeError):
+        raise UnsupportedError(f"its forward raises {type(raised).__name__}: {said(raised)}")
+    return None
 
 
 def _known_shape(anatomy: Anatomy, data: dict[str, Any], *, dtype: str) -> ModelShape | None:
