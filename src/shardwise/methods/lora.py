@@ -15,10 +15,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from shardwise.errors import UnsupportedError
 from shardwise.spec.adapters.targets import NEVER_ADAPTED
 from shardwise.spec.job.keys import LoraSpec
 
 _MAGNITUDE = ".lora_magnitude_vector."
+_PREFIX = "base_model.model."
+Shape = tuple[int, ...]
 
 #: Parts of live names, which contain the adapter's name, and what replaces them in PEFT's files.
 _SAVED_PARTS = (
@@ -65,6 +68,8 @@ def add_adapters(
         kept = adapted.peft_config["default"]
         left = "|".join(map(re.escape, kept.exclude_modules or ()))
         kept.exclude_modules = f"{exclude}|(.*\\.)?({left})" if left else exclude
+        if kept.modules_to_save:  # which leaves none out: `norm` would be copied in a tower too
+            kept.modules_to_save = [name for name, one in model.named_modules() if hasattr(one, "modules_to_save")]
     return adapted
 
 
@@ -106,15 +111,46 @@ def leave_inputs(model: nn.Module) -> None:
             vars(module)["cast_input_dtype_enabled"] = False
 
 
-def expected_tensors(model: nn.Module, folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of tensors that PEFT loads from an adapter folder; adds adapters to `model`."""
+def expected_tensors(model: nn.Module, folder: Path, stored: dict[str, Shape]) -> tuple[dict[str, Shape], ...]:
+    """Name -> shape of tensors that PEFT expects of an adapter folder, and of those that it makes
+    of the `stored` ones; adds adapters to `model`."""
     from peft import PeftConfig, get_peft_model_state_dict
 
     config = PeftConfig.from_pretrained(str(folder))
     vars(model)["name_or_path"] = config.base_model_name_or_path
     adapted = _wrapped(model, config)
     state: dict[str, torch.Tensor] = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+    loaded = _loaded(adapted, {key: torch.empty(shape, device="meta") for key, shape in stored.items()})
+    return tuple({name: tuple(tensor.shape) for name, tensor in found.items()} for found in (state, loaded))
+
+
+def _loaded(adapted: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What PEFT makes of an adapter's tensors: it renames them as transformers does the base's."""
+    try:
+        from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers as made
+    except ImportError:  # older versions rename none
+        return tensors
+    return made(adapted, adapted.peft_config["default"], dict(tensors))
+
+
+def find_keys(adapted: Any) -> None:
+    """Finds for `saved_key` from which keys PEFT loads adapters, of the whole model: their names,
+    where what transformers renames does not look like what it is renamed to, as `shared_experts.`
+    by the pattern `shared_expert.`. Raises UnsupportedError: PEFT makes a name of no key."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    base, found = adapted.get_base_model(), dict[str, str]()
+    names = [_saved_name(name) for name, _ in base.named_parameters() if is_adapter(name)]
+    left = set(names) - _loaded(adapted, {name: torch.empty(0) for name in names}).keys()
+    transforms = get_model_conversion_mapping(base) if left else ()
+    for back in (one.reverse_transform() for one in transforms if not hasattr(one, "operations")):  # renamings alone
+        keys = {name: _PREFIX + back.rename_source_key(name.removeprefix(_PREFIX))[0] for name in left}
+        made = _loaded(adapted, {key: torch.tensor(hash(name)) for name, key in keys.items()})
+        found |= {name: keys[name] for name in left if name in made and made[name] == hash(name)}
+    if lost := sorted(left - found.keys()):
+        module = lost[0].partition(".lora_")[0].removeprefix(_PREFIX)
+        raise UnsupportedError(f"PEFT does not load an adapter of {module}; leave it out of lora.target_modules")
+    vars(adapted)["keys"] = found
 
 
 def is_adapter(name: str) -> bool:
@@ -122,12 +158,16 @@ def is_adapter(name: str) -> bool:
     return ".lora_" in name
 
 
-def saved_name(name: str) -> str:
-    """The name of a trained parameter in PEFT's files. PEFT's own function needs all modules and
-    gathered weights on the rank that asks. Each save checks that the names are PEFT's."""
+def saved_key(name: str, adapted: Any) -> str:
+    """The key of a trained parameter in PEFT's files, after `find_keys`. PEFT's own function needs
+    all modules and gathered weights on the rank that asks. Each save checks that PEFT loads it."""
+    return vars(adapted)["keys"].get(saved := _saved_name(name), saved)
+
+
+def _saved_name(name: str) -> str:
     for live, saved in _SAVED_PARTS:
         name = name.replace(live, saved)
-    return f"base_model.model.{name}"
+    return _PREFIX + name
 
 
 def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> Callable[[], torch.Tensor] | None:

@@ -21,9 +21,11 @@ def join_products(model: nn.Module, *, together: bool = True) -> None:
     """Replaces the forwards of adapted linear layers, in place; `together`: where several read one
     input, by one function of it, whose results wait with the first of these layers."""
     for parent in model.modules():
-        layers = {name: child for name, child in parent.named_children() if _is_plain(child)}
+        layers: dict[str, Any] = {name: child for name, child in parent.named_children() if _is_plain(child)}
         for names in _READ_ONE_INPUT if together else ():
-            _take_over([layers.pop(name) for name in names if name in layers])
+            found = [name for name in names if name in layers]
+            if len({layers[name].scaling["default"] for name in found}) == 1:  # and no pattern gives them others
+                _take_over([layers.pop(name) for name in found])
         for layer in layers.values():
             _take_over([layer])
 

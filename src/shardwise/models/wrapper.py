@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -50,12 +51,16 @@ class Inside:
 
 def find_inside(model: nn.Module) -> Inside | None:
     """Where the language model lies in a model from transformers; None where it is the whole.
-    Raises UnsupportedError: it has no embedding and head around one backbone."""
+    Raises UnsupportedError: it takes no text alone, or has no embedding and head around one
+    backbone."""
     from transformers import PreTrainedModel
 
     whole = cast(Any, model)
     if text_config(whole.config) is whole.config:
         return None
+    asked = [one for one in signature(whole.forward).parameters.values() if one.name != "input_ids"]
+    if needed := [one.name for one in asked if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]:
+        raise UnsupportedError(f"{type(model).__name__} takes no text without {' and '.join(needed)}")
     embedding = head = None
     with suppress(NotImplementedError, AttributeError):  # of a class that does not say where they are
         embedding, head = whole.get_input_embeddings(), whole.get_output_embeddings()

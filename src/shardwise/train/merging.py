@@ -162,7 +162,7 @@ def _rows(run: RunDirectory) -> tuple[list[torch.Tensor], str]:
 
 @torch.no_grad()
 def _logits(model: Any, rows: list[torch.Tensor]) -> torch.Tensor:
-    logits = torch.cat([model(ids).logits[0] for ids in rows])
+    logits = torch.cat([model(ids, use_cache=False).logits[0] for ids in rows])
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
@@ -177,6 +177,7 @@ def _in_float64(
     if 8 * elements > 0.9 * available_memory():
         return None
     model = _cast(_adapted(base, run, torch.float64, quantised=onto), torch.float64)
+    model.get_base_model().set_experts_implementation("eager")  # grouped products take no float64
     together = _logits(model, rows)
     return _apart(together, _logits(model.merge_and_unload(), rows))
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from shardwise.errors import UnsupportedError
-from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
+from shardwise.methods.lora import add_adapters, find_keys, initial_adapter, start_magnitudes
 from shardwise.methods.lora_products import join_products
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy, tensor_plan
 from shardwise.models.buffers import saved_buffers, stored_types
@@ -246,6 +246,8 @@ def _part(
     balance: Balance | None,
 ) -> ModelPart:
     types = TYPES[execution.precision]
+    if adapters is not None:
+        find_keys(adapters)
     _set_types(model, types)
     anatomy = find_anatomy(model)
     kin, ends = kin_of(model), _shared_ends(anatomy)

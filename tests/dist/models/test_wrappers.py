@@ -88,15 +88,19 @@ def test_final_is_the_whole_repository_and_its_tower_is_as_it_was(layout, hub_ge
     assert 'model = AutoModelForImageTextToText.from_pretrained("' in (final / "README.md").read_text()
 
 
-def test_adapters_hang_on_the_whole_model(hub_gemma3, make_job, tmp_path) -> None:
+@pytest.mark.parametrize("copied", [[], ["norm"]])
+def test_adapters_hang_on_the_whole_model(copied, hub_gemma3, make_job, tmp_path) -> None:
+    """And copies of modules, whose names a tower has too."""
     train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0}
-    final, _, loss = finish(make_job(hub_gemma3, method="lora", train=train), tmp_path, spread(Layout(dp_shard=2)))
+    job = make_job(hub_gemma3, method="lora", lora={"r": 4, "modules_to_save": copied}, train=train)
+    final, _, loss = finish(job, tmp_path, spread(Layout(dp_shard=2)))
     names = load_file(final / "adapter_model.safetensors").keys()
-    assert all(name.startswith("base_model.model.model.language_model.layers.") for name in names)
+    assert all(name.startswith("base_model.model.model.language_model.") for name in names)
+    assert any(".q_norm.weight" in name for name in names) == bool(copied)
     whole: Any = AutoModelForImageTextToText.from_pretrained(hub_gemma3, dtype=torch.float32)
     plain = loss_of(whole.eval(), final)
     adapted = PeftModel.from_pretrained(whole, str(final)).eval()
-    assert not any(".lora_" in name and "vision" in name for name, _ in adapted.named_parameters())
+    assert not any(p.requires_grad or ".lora_" in name for name, p in adapted.named_parameters() if "vision" in name)
     assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
     assert abs(loss - plain) > 1e-3 * plain
 

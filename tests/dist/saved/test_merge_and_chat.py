@@ -3,6 +3,8 @@
 import json
 import shutil
 import stat
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,6 +187,21 @@ def test_large_updates_that_float32_rounds_are_looked_at_in_float64(trained) -> 
             assert said["float64_difference"] <= limit < said["exact_difference"]
             assert said["exact_difference"] == pytest.approx(said["difference"], rel=1e-3)
     assert found, "the updates should be large enough for float32 to round"
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of PEFT's own patterns for stacked experts
+def test_a_mixture_is_looked_at_in_float64(trained) -> None:
+    """Grouped products of experts take no float64."""
+    run = trained("qwen3_moe")
+    given = (Path(read_job(run.resolved).model), run, [torch.arange(3, 40).unsqueeze(0)])
+    assert run_world(1, partial(merging._in_float64, onto=None, elements=1), *given)[0] <= 1e-12
+
+
+def test_states_that_a_recurrence_keeps_of_a_row_are_none_for_the_next(trained, models, tmp_path) -> None:
+    folder = shutil.copytree(models["untied"], tmp_path / "xlstm")
+    AutoModelForCausalLM.from_config(tiny_config("xlstm")).save_pretrained(folder)
+    said = _merged(trained(folder, attn_implementation="eager"))
+    assert said["difference"] <= 1e-5 * max(1.0, said["largest_logit"])
 
 
 def _merge_where(run: RunDirectory, fault: str, amount: int = 2**40, error: type[Exception] = WorkerFailedError) -> str:

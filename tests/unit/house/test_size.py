@@ -19,17 +19,17 @@ CEILINGS = {
     "data": 4900,
     "interop": 1350,
     "launch": 2950,
-    "methods": 350,
-    "models": 3220,
+    "methods": 390,
+    "models": 3230,
     "parallel": 3030,
     "plan": 8750,
     "programs": 210,
     "report": 2310,
     "spec": 5500,
-    "train": 9340,
+    "train": 9350,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51380, 33645
+ALL, ALL_TESTS = 51440, 33735
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -1,20 +1,26 @@
 """Adapters: PEFT's names, values of seed, name and shape, and joined products."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
 from functorch.compile import make_boxed_func
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import save_file
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 
-from shardwise.methods.lora import add_adapters, initial_adapter, is_adapter
+from shardwise.errors import UnsupportedError
+from shardwise.methods.lora import add_adapters, find_keys, initial_adapter, is_adapter, saved_key
 from shardwise.methods.lora_products import join_products
 from shardwise.models.load import build_on_meta
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.spec.job.keys import LoraSpec
+from tests.dist.tiny import tiny_config
+from tests.dist.worlds import installed
 from tests.marks import first
 from tests.unit.models.test_anatomy import GPT2, SMALL
 
@@ -73,6 +79,35 @@ def test_what_is_saved_names_the_revision_of_a_base_on_the_hub(revision: str | N
     model = build_on_meta(transformers.LlamaConfig(**SMALL), attn_implementation="sdpa")
     config = add_adapters(model, LoraSpec(r=4), base_model="org/name", revision=revision).peft_config["default"]
     assert (config.base_model_name_or_path, config.revision) == ("org/name", revision)
+
+
+@pytest.mark.filterwarnings("error:Found missing adapter keys")
+@pytest.mark.parametrize("family", installed(("laguna",)))
+def test_keys_are_those_from_which_peft_loads_an_adapter(family: str, tmp_path: Path) -> None:
+    """PEFT makes `shared_experts..gate_proj` of `shared_experts.gate_proj` as it loads, and says no
+    more than a warning of what is lacking then."""
+    model = transformers.AutoModelForCausalLM.from_config(tiny_config(family))
+    made = add_adapters(model, LoraSpec(r=4), base_model="base")
+    trained = {name: torch.randn(p.shape) for name, p in model.named_parameters() if is_adapter(name)}
+    find_keys(made)
+    made.peft_config["default"].save_pretrained(str(tmp_path))
+    files = {saved_key(name, made): value for name, value in trained.items()}
+    assert any("mlp.shared_expert." in key for key in files)
+    save_file(files, tmp_path / "adapter_model.safetensors")
+    loaded = PeftModel.from_pretrained(
+        transformers.AutoModelForCausalLM.from_config(tiny_config(family)), str(tmp_path)
+    )
+    found = dict(loaded.get_base_model().named_parameters())
+    assert [name for name, value in trained.items() if not torch.equal(found[name], value)] == []
+
+
+@pytest.mark.parametrize("family", installed(("inkling2_text",)))
+def test_an_adapter_that_peft_makes_of_no_key_is_refused(family: str) -> None:
+    made = add_adapters(build_on_meta(tiny_config(family), attn_implementation="eager"), LoraSpec(), base_model="base")
+    with pytest.raises(
+        UnsupportedError, match=r"PEFT does not load an adapter of model\S+weight_proj; leave it out of"
+    ):
+        find_keys(made)
 
 
 def test_under_autocast_inputs_are_read_as_they_are_and_nothing_else_changes() -> None:
@@ -141,6 +176,22 @@ def test_results_and_gradients_are_pefts(config: Any, recompute: Any) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
+
+
+@pytest.mark.parametrize("pattern", [{"rank_pattern": {"q_proj": 2}}, {"alpha_pattern": {"up_proj": 3}}, {}])
+def test_matrices_that_a_pattern_scales_otherwise_stand_alone(pattern: dict[str, Any]) -> None:
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        model = transformers.LlamaForCausalLM(CONFIGS["llama"])
+        lora = LoraConfig(target_modules="all-linear", init_lora_weights=False, **pattern)
+        return get_peft_model(model, lora).get_base_model().train()  # pyright: ignore
+
+    expected, model = made(), made()
+    join_products(model)
+    joined = [len(vars(module)["joined"]) for module in model.modules() if "joined" in vars(module)]
+    assert (joined.count(1) > 3 * 2) == bool(pattern)
+    for (name, tensor), found in zip(trained(expected).items(), trained(model).values(), strict=True):
+        assert torch.allclose(found, tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
 
 
 def test_one_matrix_of_a_group_and_inputs_of_their_own_are_right_too() -> None:

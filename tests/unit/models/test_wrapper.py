@@ -66,6 +66,20 @@ def test_one_whose_text_sees_ahead_is_refused() -> None:
         built_shape(json.loads(config.to_json_string()), file="f")
 
 
+#: Wrapper -> why its language model is not trained on text.
+REFUSED = {
+    "blip-2": "Blip2ForConditionalGeneration takes no text without pixel_values$",
+    "voxtral_realtime": r"its forward raises TypeError: linear\(\): ",
+}
+
+
+@pytest.mark.parametrize("kind", installed(tuple(REFUSED)))
+def test_one_that_runs_on_no_text_is_refused(kind: str) -> None:
+    """It asks for images or sound."""
+    with pytest.raises(ModelError, match=REFUSED[kind]):
+        built_shape(json.loads(tiny_config(kind).to_json_string()), file="f")
+
+
 @pytest.mark.parametrize("kind", installed(("qwen3_5", "qwen3_5_moe")))
 def test_a_language_model_inside_another_splits_as_it_does_alone(kind: str) -> None:
     config = tiny_config(kind)

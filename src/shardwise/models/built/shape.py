@@ -9,6 +9,7 @@ import json
 import warnings
 from copy import deepcopy
 from dataclasses import replace
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -156,12 +157,16 @@ def _built(config: Any) -> tuple[Anatomy, Wrapper | None]:
 
 
 def _watched(anatomy: Anatomy) -> Seen | None:
-    """A forward as the trainer calls it, or else one that is told nothing of packed documents."""
+    """A forward as the trainer calls it, or else one that is told nothing of packed documents; None
+    where it reads numbers, or none fit. Raises UnsupportedError: it wants more than text."""
     for packed in (True, False):
         try:
             return watch(anatomy, packed=packed)
-        except Exception:  # noqa: BLE001, S112 - whatever a model's code raises where there are no numbers
-            continue
+        except Exception as error:  # noqa: BLE001 - whatever a model's code raises where there are no numbers
+            raised = error
+    code = [*walk_tb(raised.__traceback__)][-1][0].f_globals["__name__"].partition(".")[0]
+    if code in ("torch", "transformers") and isinstance(raised, TypeError | AttributeError):
+        raise UnsupportedError(f"its forward raises {type(raised).__name__}: {said(raised)}")
     return None
 
 

@@ -208,5 +208,9 @@ def _refusals_of_adapters(adapters: Any, base: nn.Module) -> Iterator[str]:
         yield f"the adapter is of the variant {', '.join(others)}; LoRA, rsLoRA and DoRA are trained"
     if not any(p.requires_grad for p in base.parameters()):
         yield "the adapter is frozen; load it with PeftModel.from_pretrained(..., is_trainable=True)"
+    if any(isinstance(getattr(module, "parameter_name", None), str) for module in base.modules()):
+        yield "the adapter is of stacked experts or routers; parallelize trains those of linear layers, as in attention"
+    if adapters.peft_config["default"].layer_replication:
+        yield "the adapter replicates layers (layer_replication), which then share weights; leave that out"
     if (bias := adapters.peft_config["default"].bias) != "none":
         yield f"the adapter's bias is {bias}; use bias: none"

@@ -86,8 +86,8 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
         stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
     if result.adapters is not None:
         base = build_on_meta(copy.deepcopy(cast(Any, result.model).config), attn_implementation="eager")
-        expected = expected_tensors(base, folder)
-        return _differences([(key,) for key in expected], expected=expected, stored=stored)
+        expected, loaded = expected_tensors(base, folder, stored)
+        return _differences([(key,) for key in expected], expected=expected, stored=loaded)
     model = build_on_meta(read_config(folder), attn_implementation="eager")
     copied, beside = Copied(result), set[str]()
     with _opened(folder) as handles:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.hub import tokenizer_files
-from shardwise.methods.lora import saved_name
+from shardwise.methods.lora import saved_key
 from shardwise.models.keys import Keys, StoredSpan
 from shardwise.models.nf4 import quantisation_of
 from shardwise.models.weights import Weights, window
@@ -84,7 +84,7 @@ class Result:
 
     def key(self, name: str) -> str:
         """The name that a parameter has in the files; of stacked experts, the stack's."""
-        return self.keys.saved(name) if self.adapters is None else saved_name(name)
+        return self.keys.saved(name) if self.adapters is None else saved_key(name, self.adapters)
 
     def spans(
         self, name: str, shape: Shape, *, offsets: Shape | None = None, lengths: Shape | None = None
@@ -93,7 +93,7 @@ class Result:
         offsets, lengths = offsets or (0,) * len(shape), shape if lengths is None else lengths
         if self.adapters is None:
             return self.keys.spans(name, shape=shape, offsets=offsets, lengths=lengths)
-        return [StoredSpan(saved_name(name), window(offsets, lengths), ())]
+        return [StoredSpan(self.key(name), window(offsets, lengths), ())]
 
 
 class Files:
