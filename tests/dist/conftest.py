@@ -176,10 +176,13 @@ program.end_process(program.main())
 def trained(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., RunDirectory]:
     """Trains a job, by default an adapter, and saves its result."""
 
-    def make(model: str, *, precision: str = "fp32", **job: Any) -> RunDirectory:
+    def make(
+        model: str | Path, *, precision: str = "fp32", attn_implementation: Any = "sdpa", **job: Any
+    ) -> RunDirectory:
         train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0, "precision": precision}
         run = prepare_cell(make_job(model, **{"method": "lora", "train": train, **job}), tmp_path / "run")
-        run_world(1, train_and_save, run, execution(precision=precision))
+        chosen = execution(precision=precision, attn_implementation=attn_implementation)
+        run_world(1, train_and_save, run, chosen)
         return run
 
     return make

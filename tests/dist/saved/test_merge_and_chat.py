@@ -200,7 +200,7 @@ def test_a_mixture_is_looked_at_in_float64(trained) -> None:
 def test_states_that_a_recurrence_keeps_of_a_row_are_none_for_the_next(trained, models, tmp_path) -> None:
     folder = shutil.copytree(models["untied"], tmp_path / "xlstm")
     AutoModelForCausalLM.from_config(tiny_config("xlstm")).save_pretrained(folder)
-    said = _merged(trained(folder, attn_implementation="eager"))
+    said = merged(trained(folder, attn_implementation="eager"))
     assert said["difference"] <= 1e-5 * max(1.0, said["largest_logit"])
 
 
