@@ -107,7 +107,7 @@ def test_a_stack_holds_what_its_code_holds():
     peft = case_of(row(source_id="dgxc-benchmarking", framework="HF PEFT + TRL + FSDP", **LORA))
     assert peft.difference.master_bytes == 0 and peft.difference.keeps_gradients
     prime = case_of(row(source_id="prime-rl-bench", fused_kernels="fused LM head in chunks of 2048", **LORA))
-    assert prime.execution.loss == "chunked" and prime.difference.widens
+    assert (prime.execution.loss, prime.execution.mlp, prime.difference.widens) == ("chunked", "full", True)
     titan = [case_of(row(source_id="torchtitan-202412", tp=tp, n_gpus="4")) for tp in ("1", "2")]
     assert [case.difference.logit_bytes for case in titan] == [12, 16]
     trainers = ("HF Trainer", "DeepSpeed ZeRO-2")

@@ -3,6 +3,7 @@
 import shutil
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import peft
 import pytest
@@ -53,7 +54,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def build(config, *, precision, method, attention="sdpa", dora=False, saved=(), dropout=0.0):
+def build(config, *, precision, method="full", attention="sdpa", dora=False, saved=(), dropout=0.0):
     register()
     model = AutoModelForCausalLM.from_config(their_config(config), attn_implementation=attention)
     types = DTYPES[precision]
@@ -90,22 +91,17 @@ class Trainer:
         config,
         *,
         precision="fp32",
-        method="full",
         recompute="none",
         chunk=1 << 30,
         sequences=2,
         length=128,
-        dora=False,
-        saved=(),
         optimizer=None,
-        compiles=False,
+        **keys,
     ):
         self.size, self.vocab = (sequences, length), config["vocab_size"]
-        anatomy = find_anatomy(build(config, precision=precision, method=method, dora=dora, saved=saved))
-        self.module = LossModule(anatomy, types=DTYPES[precision], chunk=chunk)
-        apply_recompute(anatomy.blocks, recompute)
-        if compiles:
-            compiled.apply_compile(anatomy.blocks)
+        anatomy = find_anatomy(build(config, precision=precision, **keys))
+        self.blocks, self.module = anatomy.blocks, LossModule(anatomy, types=DTYPES[precision], chunk=chunk)
+        apply_recompute(self.blocks, recompute)
         self.parameters = list(self.module.parameters())
         trained = [p for p in self.parameters if p.requires_grad]
         self.optimizer = optimizer(trained) if optimizer else torch.optim.AdamW(trained, fused=True)
@@ -227,10 +223,7 @@ def test_dora_is_in_the_bytes_and_in_the_peak(precision, vocab):
 
 def test_adamw_over_lists_holds_one_more_copy_of_what_it_trains():
     """Few tokens, so that the peak is the optimizer's step."""
-
-    def walking(parameters):
-        return torch.optim.AdamW(parameters, foreach=True)
-
+    walking = partial(torch.optim.AdamW, foreach=True)
     keys = {"hardware": "cpu:1", "micro_batch_size": 1, "precision": "fp32"}
     peaks = {}
     for name, optimizer in (("adamw", None), ("adamw_foreach", walking)):
@@ -363,7 +356,9 @@ def test_a_compiled_block_saves_masks_where_adapters_drop_out():
 
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 def test_weights_that_autocast_casts_are_cast_once_for_a_compiled_block(cuts):
-    Trainer({**TINY, "num_hidden_layers": 1}, precision="mixed", compiles=True).backward()
+    trainer = Trainer({**TINY, "num_hidden_layers": 1}, precision="mixed")
+    compiled.apply_compile(trainer.blocks)
+    trainer.backward()
     assert cuts.casts == [7, 0], "forward and backward"
 
 

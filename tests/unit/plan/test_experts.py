@@ -1,5 +1,7 @@
 """Adapters beside and on stacked experts: what PEFT hangs there, refuses and makes anew."""
 
+import re
+
 import peft
 import pytest
 import torch
@@ -85,9 +87,8 @@ def targets(*names):
     ],
 )
 def test_what_peft_does_not_do_with_experts_is_refused_in_a_sentence(kind, lora, says):
-    with pytest.raises(UnsupportedError) as refused:
+    with pytest.raises(UnsupportedError, match=re.escape(says)):
         take_inventory(job(method="lora", lora=lora), find_model(kind, offline=True))
-    assert says in str(refused.value)
 
 
 WIDE = {"hidden_size": 256, "head_dim": 64, "num_experts": 8, "num_local_experts": 8, "moe_intermediate_size": 512}

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise import api
 from shardwise.catalog.gpus import find_gpu, parse_hardware
 from shardwise.plan.rates.kernels import Device, read_between
 from shardwise.plan.rates.links import START_SECONDS, RankGroup, group_of
 from shardwise.spec.cluster import Link
 from shardwise.spec.layout.axes import AXES, Layout
 from shardwise.spec.support.sdpa import sdpa_kernel
+from tests.unit.plan.asking import plan
 
 
 def device(name: str) -> Device:
@@ -92,8 +92,7 @@ def test_the_kernel_is_the_first_of_pytorchs_order_whose_conditions_hold(name, c
 
 @pytest.mark.parametrize(("precision", "compiles"), [("mixed", False), ("fp16", True)])
 def test_blocks_in_bfloat16_are_not_compiled_for_gpus_that_have_none(precision, compiles) -> None:
-    asked = ["model=SmolLM2-135M", "method=full", "hardware=1x T4", "train.max_steps=5000"]
-    best = api.plan(overrides=[*asked, f"train.precision={precision}"]).best
+    best = plan("smollm2-135m", "1x T4", f"train: {{max_steps: 5000, precision: {precision}}}").best
     assert best.execution.compile is compiles
     said = any("inductor compiles no bfloat16 for T4" in reason for reason in best.reasons)
     assert said is not compiles, best.reasons
@@ -101,18 +100,11 @@ def test_blocks_in_bfloat16_are_not_compiled_for_gpus_that_have_none(precision, 
 
 @pytest.mark.parametrize("hardware", ["1x T4", "2x V100-16GB", "1x RTX-2080-Ti", "1x Quadro-RTX-8000"])
 def test_a_gpu_older_than_bfloat16_trains_in_float16_with_a_scale_of_the_loss(hardware) -> None:
-    asked = ["model=SmolLM2-135M", "method=lora", f"hardware={hardware}", "train.max_steps=5000"]
-    best = api.plan(overrides=asked).best
+    best = plan("smollm2-135m", hardware, "method: lora\ntrain: {max_steps: 5000}").best
     assert best.execution.precision == "fp16" and best.execution.compile
     assert any("is older than bfloat16 (compute capability 8.0)" in reason for reason in best.reasons)
-    stated = api.plan(overrides=[*asked, "train.precision=mixed"]).best
-    assert stated.execution.precision == "mixed"
+    stated = plan("smollm2-135m", hardware, "method: lora\ntrain: {max_steps: 5000, precision: mixed}").best
     assert best.time.step_seconds < stated.time.step_seconds / 2, "bfloat16 runs there at float32's rate"
-
-
-def test_a_gpu_with_bfloat16_trains_in_it() -> None:
-    best = api.plan(overrides=["model=SmolLM2-135M", "method=lora", "hardware=1x L4"]).best
-    assert best.execution.precision == "mixed"
 
 
 def together(cluster_gpus: int, node: int, layout: Layout, axis: str) -> int:

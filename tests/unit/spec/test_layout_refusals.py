@@ -14,14 +14,8 @@ from shardwise.spec.layout.execution import Attention, Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import attention_refusal
 from shardwise.spec.support.rows import Reason
-from shardwise.spec.support.trained import (
-    execution_refusals,
-    impossibilities,
-    misfit,
-    not_trained,
-    refusal,
-    refused_everywhere,
-)
+from shardwise.spec.support.trained import execution_refusals, impossibilities, misfit, not_trained, refusal
+from tests.unit.configs import config
 
 LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")
@@ -180,14 +174,10 @@ def test_a_kernel_is_refused_where_a_gpu_has_none(name: str, attention: Attentio
 
 def test_matrices_without_whole_blocks_are_not_quantised() -> None:
     """Two products of widths are whole blocks for one MLP width and not for another."""
-    config = {"model_type": "llama", "hidden_size": 40, "num_attention_heads": 4, "num_key_value_heads": 4}
-    narrow, whole = (
-        shape_from_data({**config, "intermediate_size": width, "num_hidden_layers": 2}, file="config.json")
-        for width in (100, 64)
-    )
-    job = job_from_data({"model": "m", "method": "qlora"})
-    assert refused_everywhere(job, whole) == []
-    assert refused_everywhere(job, narrow) == [
+    sizes = (config("llama", 40, width, 2, 4, 4, vocab=97) for width in (100, 64))
+    narrow, whole = (shape_from_data(one, file="config.json") for one in sizes)
+    lora, qlora = (job_from_data({"model": "m", "method": method}) for method in ("lora", "qlora"))
+    assert not_trained(qlora, sliced(1), model=whole) == not_trained(lora, sliced(1), model=narrow) == []
+    assert not_trained(qlora, sliced(1), model=narrow) == [
         "method qlora does not quantise mlp.gate_proj, a matrix of 100 x 40: it has no whole blocks of 64; use lora"
     ]
-    assert refused_everywhere(job_from_data({"model": "m", "method": "lora"}), narrow) == []
