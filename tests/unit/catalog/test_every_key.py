@@ -31,6 +31,7 @@ REFUSED = {
 #: What its classes raise at values that they do not expect.
 UNBUILT = (ArithmeticError, AttributeError, LookupError, RuntimeError, StrictDataclassError, TypeError, ValueError)
 REFUSED_KEYS = {(kind, key) for kind, key, _ in REFUSED}
+AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
 
 
 def few_layers(kind):
@@ -148,9 +149,6 @@ def test_no_switch_lets_a_token_see_those_after_it_unseen(kind):
     assert sees_ahead(plain) is False
     unseen = [{k: v} for k, v in switches(plain) if sees_ahead({**plain, k: v}) and not is_refused({**plain, k: v})]
     assert unseen == []
-
-
-AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
 
 
 @pytest.mark.parametrize(("kind", "key"), AHEAD.items())

@@ -93,9 +93,8 @@ def hub(tmp_path, monkeypatch):
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}/")
-    for variable in ("HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+    for variable in ("HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -105,9 +104,11 @@ def hub(tmp_path, monkeypatch):
     server.server_close()
 
 
-def test_a_hub_id_is_asked_from_the_endpoint_with_the_token(hub):
+def test_a_hub_id_is_asked_from_the_endpoint_with_the_token_which_no_other_host_gets(hub):
     assert find_model("org/there").vocab_size == 99
     assert hub == [("/org/there/resolve/main/config.json", "Bearer secret")]
+    assert find_model("org/moved").vocab_size == 99
+    assert [token for _, token in hub[1:]] == ["Bearer secret", None]
 
 
 def stored(path, text="stored\n"):
@@ -145,11 +146,6 @@ def test_the_token_of_a_login_is_found_where_huggingface_hub_finds_it(hub, tmp_p
     assert sent() is None
 
 
-def test_no_other_host_gets_the_token(hub):
-    assert find_model("org/moved").vocab_size == 99
-    assert [token for _, token in hub] == ["Bearer secret", None]
-
-
 def test_an_endpoint_says_who_may_read_or_that_it_does_not_answer(hub, monkeypatch) -> None:
     with pytest.raises(ModelError, match="run `hf auth login`, or set HF_TOKEN"):
         find_model("org/gated")
@@ -165,6 +161,7 @@ def test_an_endpoint_says_who_may_read_or_that_it_does_not_answer(hub, monkeypat
 
 
 PAGE = Path(__file__).parents[3] / "docs/howto/adapter.md"
+STACKED = {"target_parameters": ["experts.gate_up_proj"], "rank_pattern": {"gate_up_proj": 16}}
 MERGE = "  merge first: shardwise merge run    # "
 
 
@@ -183,11 +180,7 @@ def _said(config: dict[str, Any], **options: Any) -> list[str]:
         ({"use_rslora": True}, " --max-lora-rank 8", MERGE + "llama.cpp of November 2026 takes rsLoRA sqrt(r) times"),
         ({"use_dora": True}, MERGE + "vLLM 0.32 refuses DoRA", "refuses DoRA"),
         ({"modules_to_save": ["lm_head"]}, MERGE + "vLLM 0.32 refuses modules_to_save", "refuses modules_to_save"),
-        (
-            {"target_parameters": ["experts.gate_up_proj"], "rank_pattern": {"gate_up_proj": 16}},
-            " --max-lora-rank 16 --enable-mixed-moe-lora-format    #",
-            "refuses adapters of stacked experts",
-        ),
+        (STACKED, " --max-lora-rank 16 --enable-mixed-moe-lora-format    #", "refuses adapters of stacked experts"),
     ],
 )
 def test_the_lines_for_an_adapter_are_finished_or_say_to_merge_first(config, vllm, llama_cpp) -> None:

@@ -270,25 +270,29 @@ DROPOUTS = "resid_pdrop embd_pdrop attn_pdrop dropout hidden_dropout residual_dr
 NO_DROPOUT = dict.fromkeys(DROPOUTS.split(), 0.0)
 
 
-def setting_of(model, *, method, precision, attention="sdpa", compiled=False, dropout=False):
-    """On a CPU, rows of 97 tokens."""
-    chosen = {"attention": attention, "compiled": compiled, "dropout": dropout}
+def measure_block(kind, *, method, precision, packed=False, compiles=False, dropout=0.0):
+    """A family, its setting on a CPU, and the bytes per token that its second block keeps."""
+    config = config_of(kind)
+    ours = shape(config)
+    attention = "varlen" if packed else "eager" if ours.eager_attention or ours.attention_softcap else "sdpa"
+    kernel = {"attention": attention, "dropout": dropout}
+    model = build({**config, **NO_DROPOUT}, precision=precision, method=method, **kernel)
+    if precision == "mixed":
+        cast_activations(find_anatomy(model), first_block=0, dtype=torch.bfloat16)
+    if compiles:
+        compiled.apply_compile(find_anatomy(model).blocks)
+    chosen = {"attention": attention, "compiled": compiles, "dropout": dropout > 0}
     here = {"sharded": False, "masked": False, "length": 97, "cuda": False}
-    return BlockSetting(inventory=take_inventory(asked(method), model), types=TYPES[precision], **chosen, **here)
+    inventory = take_inventory(asked(method), ours)
+    setting = BlockSetting(inventory=inventory, types=TYPES[precision], **chosen, **here)
+    return ours, setting, saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=packed)
 
 
 @pytest.mark.parametrize(("kind", "packed"), [*((kind, False) for kind in COUNTED), *PACKED])
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow), "mixed"])
 def test_what_a_block_saves_is_counted_operator_by_operator(kind, packed, method, precision):
-    config = config_of(kind)
-    ours = shape(config)
-    attention = "varlen" if packed else "eager" if ours.eager_attention or ours.attention_softcap else "sdpa"
-    model = build({**config, **NO_DROPOUT}, precision=precision, method=method, attention=attention)
-    if precision == "mixed":
-        cast_activations(find_anatomy(model), first_block=0, dtype=torch.bfloat16)
-    measured = saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=packed)
-    setting = setting_of(ours, method=method, precision=precision, attention=attention)
+    ours, setting, measured = measure_block(kind, method=method, precision=precision, packed=packed)
     # Statistics of layer norms alone may be a few bytes wider, as their weight is.
     assert saved_bytes(ours, setting, recompute="none") == pytest.approx(measured, abs=16)
     sharded = replace(setting, sharded=True)
@@ -324,15 +328,8 @@ def cuts(monkeypatch):
     return made
 
 
-def must_save_as_forecast(kind, *, method, precision, dropout=0.0):
-    config = config_of(kind)
-    ours = shape(config)
-    model = build({**config, **NO_DROPOUT}, precision=precision, method=method, dropout=dropout)
-    if precision == "mixed":
-        cast_activations(find_anatomy(model), first_block=0, dtype=torch.bfloat16)
-    compiled.apply_compile(find_anatomy(model).blocks)
-    measured = saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=False)
-    setting = setting_of(ours, method=method, precision=precision, compiled=True, dropout=dropout > 0)
+def must_save_as_forecast(kind, **keys):
+    ours, setting, measured = measure_block(kind, compiles=True, **keys)
     assert saved_bytes(ours, setting, recompute="none") == pytest.approx(measured, rel=0.01)
     assert measured < 0.85 * everything_bytes(ours, setting)
 

@@ -21,6 +21,7 @@ from tests.unit.plan.asking import find_model, job, plan
 SMALL = "qwen2.5-0.5b"
 #: Fast and slow, with and without a typical price, on links of every kind, of one to eight.
 NAMES = ("T4", "RTX-4090", "RTX-4070-Ti", "H100-SXM", "A100-PCIe-80GB", "GH200")
+WITHOUT = {"flash_attention_2": NAMES[:1], "flash_attention_3": (*NAMES[:3], NAMES[4]), "sdpa": ()}
 
 
 def sizes_of(*names: str, most: int = 8) -> list[list[Cluster]]:
@@ -200,9 +201,6 @@ def test_of_a_list_what_does_not_fit_or_cannot_be_formed_stands_last_with_its_se
     assert "multiplies out to 4 GPUs" in (unformed.options[1].reason or "")
     with pytest.raises(UnsupportedError, match="multiplies out to 4 GPUs"):
         of_list("1x H100-SXM, 1x T4", layout={"dp_shard": 4})
-
-
-WITHOUT = {"flash_attention_2": NAMES[:1], "flash_attention_3": (*NAMES[:3], NAMES[4]), "sdpa": ()}
 
 
 @pytest.mark.parametrize(("kernel", "without"), WITHOUT.items())

@@ -73,16 +73,13 @@ def test_whatever_end_of_a_name_is_saved_is_counted_as_peft_copies_it_or_refused
 
 
 LLAMA = small()
+ADAPTED = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head"
 
 
 @pytest.mark.parametrize(
     ("named", "says"),
     [
-        (
-            ["q_proj", "nonsense", "wpe"],
-            "names nonsense, wpe; of llama this version adapts q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
-            "down_proj, lm_head",
-        ),
+        (["q_proj", "nonsense", "wpe"], f"names nonsense, wpe; of llama this version adapts {ADAPTED}"),
         (["q_proj", "model.layers.7.mlp.down_proj"], "names model.layers.7.mlp.down_proj; of llama"),
         (["q_proj", "model.embed_tokens"], "names model.embed_tokens; of llama"),
         (["q_proj", "input_layernorm"], "names input_layernorm; of llama this version adapts"),

@@ -89,7 +89,6 @@ def strategy(name: str, *gpus: int) -> Callable[[], object]:
         (lambda: Layout(tp=2).coordinates(2), "outside the world of 2"),
         *((lambda degree=degree: Layout(tp=degree), "a degree is a whole number") for degree in (0, -1, 1.5, True)),
         (lambda: Layout(dp_shard=3, ep=2), "and does not divide dp_shard = 3"),
-        (lambda: balanced(2, num_stages=3), "3 pipeline stages for 2 layers"),
         (strategy("magic", 2), "'magic' is not a strategy; the strategies are mp, ddp"),
         *((strategy("hsdp", size), EVEN) for size in (2, 3, 5)),
         (strategy("hsdp", 12, 1), r"these 12 nodes has 1 GPU\. Use fsdp, or nodes of at least 2 GPUs"),
