@@ -23,6 +23,7 @@ PROBED |= {"memory_bytes_per_second": 2e10, "disk_bytes_per_second": 1e9, "host_
 PROBED |= {"product_flops": {kind: {"1024x1024x1024": 1e11} for kind in TYPES}}
 PROBED |= {"attention_seconds": {kind: {"forward": BY_FLOPS, "backward": BY_FLOPS} for kind in TYPES}}
 PROBED |= {"message_seconds": dict.fromkeys(("all_reduce", "gather", "scatter", "message"), BY_SIZE)}
+ROWS = list(csv.DictReader((Path(stacks.__file__).parent / "stacks.csv").read_text().splitlines()))
 
 
 @pytest.fixture
@@ -76,9 +77,6 @@ def test_half_the_measured_steps_are_forecast_within_ten_percent_after_a_probe()
     assert by_job.keys() == {job.words for job in JOBS}
     assert median(abs(cell.error) for cells in by_job.values() for cell in cells) < 0.1
     assert max(regret(cells) for cells in by_job.values()) < 0.1
-
-
-ROWS = list(csv.DictReader((Path(stacks.__file__).parent / "stacks.csv").read_text().splitlines()))
 
 
 @pytest.mark.parametrize(("target", "layout"), [(name, way) for name, ways in stacks.LAYOUTS.items() for way in ways])

@@ -32,6 +32,16 @@ REFUSED = {
 UNBUILT = (ArithmeticError, AttributeError, LookupError, RuntimeError, StrictDataclassError, TypeError, ValueError)
 REFUSED_KEYS = {(kind, key) for kind, key, _ in REFUSED}
 AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
+#: Sizes of the usual keys that no forward of these runs with.
+RUNS = {
+    "gptj": {"rotary_dim": 8},
+    "deepseek_v2": {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1},
+    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 6},
+}
+#: Switches that no configuration class may list, as transformers reads them off any.
+UNLISTED = {"is_causal": (False, None), "use_bidirectional_attention": (True,)}
+TOKENS = torch.arange(1, 13)[None]
+MESSAGE = "by which a token sees those after it, and a language model is trained to foretell them; leave the key out"
 
 
 def few_layers(kind):
@@ -100,18 +110,6 @@ def test_what_is_refused_is_refused_by_name(change, message):
     kind, key, value = change
     with pytest.raises(ModelError, match=message):
         shape_from_data(few_layers(kind) | {key: value}, file="-")
-
-
-#: Sizes of the usual keys that no forward of these runs with.
-RUNS = {
-    "gptj": {"rotary_dim": 8},
-    "deepseek_v2": {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1},
-    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 6},
-}
-#: Switches that no configuration class may list, as transformers reads them off any.
-UNLISTED = {"is_causal": (False, None), "use_bidirectional_attention": (True,)}
-TOKENS = torch.arange(1, 13)[None]
-MESSAGE = "by which a token sees those after it, and a language model is trained to foretell them; leave the key out"
 
 
 def sees_ahead(config):

@@ -16,6 +16,9 @@ from shardwise.errors import ModelError
 from tests.dist.worlds import said_by
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 99}
+PAGE = Path(__file__).parents[3] / "docs/howto/adapter.md"
+STACKED = {"target_parameters": ["experts.gate_up_proj"], "rank_pattern": {"gate_up_proj": 16}}
+MERGE = "  merge first: shardwise merge run    # "
 
 
 @pytest.mark.parametrize("name", known_models())
@@ -158,11 +161,6 @@ def test_an_endpoint_says_who_may_read_or_that_it_does_not_answer(hub, monkeypat
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match="HF_HUB_OFFLINE"):
         find_model("org/there")
-
-
-PAGE = Path(__file__).parents[3] / "docs/howto/adapter.md"
-STACKED = {"target_parameters": ["experts.gate_up_proj"], "rank_pattern": {"gate_up_proj": 16}}
-MERGE = "  merge first: shardwise merge run    # "
 
 
 def _said(config: dict[str, Any], **options: Any) -> list[str]:

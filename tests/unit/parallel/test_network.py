@@ -19,6 +19,12 @@ from tests.marks import first
 
 TWO = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.1.0.5", "fe80::1"), "ib0": ("10.2.0.5",)}
 ONE = {"lo": ("127.0.0.1",), "eth0": ("10.1.0.5",)}
+REMEDY = (
+    "start them together, by torchrun or srun; if RANK and WORLD_SIZE are left over from another start, put `env -u "
+    "RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT` before the command"
+)
+HERE = "127.0.0.1"
+CASES = [(0, 2, "the other rank", HERE), (0, 4, "the other 3 ranks", socket.gethostname()), (1, 2, "rank 0", HERE)]
 
 
 def test_the_interface_is_that_of_the_route_to_the_master_the_only_one_or_asked_for() -> None:
@@ -54,15 +60,6 @@ def left_over(monkeypatch):
     monkeypatch.setattr(network, "SAID_AFTER_SECONDS", 0.2)
     monkeypatch.setattr(network, "MEETING_SECONDS", 1.0)
     return port
-
-
-REMEDY = (
-    "start them together, by torchrun or srun; if RANK and WORLD_SIZE are left over from another start, put `env -u "
-    "RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT` before the command"
-)
-
-HERE = "127.0.0.1"
-CASES = [(0, 2, "the other rank", HERE), (0, 4, "the other 3 ranks", socket.gethostname()), (1, 2, "rank 0", HERE)]
 
 
 @pytest.mark.parametrize(("rank", "size", "whom", "host"), first(1, CASES, ci=2))

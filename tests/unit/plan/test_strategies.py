@@ -9,6 +9,7 @@ from shardwise.plan.explain.reasons import what_it_does
 from tests.unit.plan.asking import Layout, execution, plan
 
 KEPT: dict[str, Any] = {"dp_shard": 2, "zero_stage": 2, "reshard_after_forward": False}
+WORTH = "at the same tp and pp, context parallelism (cp: 2) is worth it from rows of "
 
 
 @pytest.mark.parametrize(
@@ -39,9 +40,6 @@ def test_nothing_is_said_of_links_that_a_stated_layout_must_do_with(hardware: st
     made = plan("llama-3.2-1b", hardware, "method: lora\nlayout: {tp: 4}\n").best
     assert "tp: each GPU has a slice of each matrix" in made.reasons
     assert not any("fast" in reason for reason in made.reasons if reason.startswith("tp:"))
-
-
-WORTH = "at the same tp and pp, context parallelism (cp: 2) is worth it from rows of "
 
 
 def parted(text: str, model: str = "llama-3.1-8b", hardware: str = "8x H100") -> list[str]:

@@ -16,6 +16,8 @@ from tests.unit.plan.test_against_torch import shape
 
 DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
 RANK = 4
+LLAMA = small()
+ADAPTED = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head"
 
 
 def theirs(model, named, **also):
@@ -70,10 +72,6 @@ def test_whatever_end_of_a_name_is_saved_is_counted_as_peft_copies_it_or_refused
     wrong = {end: (count, theirs(model, [known], modules_to_save=[end])) for end, count in reached.items()}
     assert {end: pair for end, pair in wrong.items() if pair[1] != pair[0]} == {}
     assert reached
-
-
-LLAMA = small()
-ADAPTED = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ EVERY = (
     Layout(dp_shard=2, tp=2, pp=2),
 )
 
+STATED = "train: {micro_batch_size: 2, global_batch_size: 8, gradient_checkpointing: none, loss: full}\nlayout: ddp\n"
+
 
 def forecast(model, layout, *, micro=1, accumulation=1, method="lora", hardware="4x RTX-6000-Ada", length=1024, **keys):
     """Time of an execution whose global batch is what its ranks see; and of a token."""
@@ -122,9 +124,6 @@ def test_counting_routes_for_the_loss_of_routers_costs_one_more_forward(layout):
     assert 1.2 < counted.step_seconds / plain.step_seconds < 1.45
     none = shape({**sizes, "model_type": "mixtral", "output_router_logits": True, "router_aux_loss_coef": 0.0})
     assert forecast(none, layout, accumulation=8, method="full") == plain
-
-
-STATED = "train: {micro_batch_size: 2, global_batch_size: 8, gradient_checkpointing: none, loss: full}\nlayout: ddp\n"
 
 
 def answer(lengths: Lengths | None, *, packing: bool = False) -> Plan:

@@ -21,6 +21,9 @@ LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")
 LLAMA_4 = read_model("llama-4-scout")
 NEW = replace(LLAMA_4, family="new")
+SIXTEEN = "which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
+SECOND = f"flash_attention_2, {SIXTEEN}"
+THIRD = "flash_attention_3, which needs a GPU like the H100; use "
 
 
 def test_refusals_say_the_nearest_that_is_trained_and_carry_their_key() -> None:
@@ -148,11 +151,6 @@ def test_what_does_not_come_out_even_is_told_at_once_with_what_to_write(job: Job
     assert refusal(method="qlora", layout=Layout(tp=4), model=narrow, stated=True) == (
         "tp = 4 cuts blocks of 64 quantised elements in rows of self_attn.o_proj; use fsdp"
     )
-
-
-SIXTEEN = "which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
-SECOND = f"flash_attention_2, {SIXTEEN}"
-THIRD = "flash_attention_3, which needs a GPU like the H100; use "
 
 
 @pytest.mark.parametrize(
