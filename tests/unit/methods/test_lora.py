@@ -52,8 +52,7 @@ def test_an_adapter_says_which_layers_all_linear_passes_over() -> None:
 
 
 def initial(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor:
-    make = initial_adapter(name, shape, seed=seed)
-    return make()
+    return initial_adapter(name, shape, seed=seed)()
 
 
 def test_initial_values_are_pefts_and_depend_on_seed_name_and_shape_alone() -> None:

@@ -104,6 +104,7 @@ def test_a_gpu_older_than_bfloat16_trains_in_float16_with_a_scale_of_the_loss(ha
     assert any("is older than bfloat16 (compute capability 8.0)" in reason for reason in best.reasons)
     stated = plan("smollm2-135m", hardware, "method: lora\ntrain: {max_steps: 5000, precision: mixed}").best
     assert best.time.step_seconds < stated.time.step_seconds / 2, "bfloat16 runs there at float32's rate"
+    assert plan("smollm2-135m", "1x L4", "method: lora\n").best.execution.precision == "mixed", "a newer one"
 
 
 def together(cluster_gpus: int, node: int, layout: Layout, axis: str) -> int:
