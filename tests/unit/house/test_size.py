@@ -30,7 +30,7 @@ CEILINGS = {
     "train": 9310,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51380, 34135
+ALL, ALL_TESTS = 51380, 34140
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than
 #: `COLUMNS`: to become fewer.

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise import api
 from shardwise.catalog.gpus import find_gpu, parse_hardware
 from shardwise.plan.rates.kernels import Device, read_between
 from shardwise.plan.rates.links import START_SECONDS, RankGroup, group_of
@@ -91,7 +92,8 @@ def test_the_kernel_is_the_first_of_pytorchs_order_whose_conditions_hold(name, c
 
 @pytest.mark.parametrize(("precision", "compiles"), [("mixed", False), ("fp16", True)])
 def test_blocks_in_bfloat16_are_not_compiled_for_gpus_that_have_none(precision, compiles) -> None:
-    best = plan("smollm2-135m", "1x T4", f"train: {{max_steps: 5000, precision: {precision}}}").best
+    asked = ["model=SmolLM2-135M", "method=full", "hardware=1x T4", "train.max_steps=5000"]
+    best = api.plan(overrides=[*asked, f"train.precision={precision}"]).best
     assert best.execution.compile is compiles
     said = any("inductor compiles no bfloat16 for T4" in reason for reason in best.reasons)
     assert said is not compiles, best.reasons
