@@ -24,6 +24,7 @@ from shardwise.train import merging
 from shardwise.train.chatting import Chat
 from shardwise.train.result import base_of, find_base
 from tests.dist.cells import composed, execution, prepare_cell, save, train_and_save
+from tests.dist.tiny import tiny_config
 from tests.dist.worlds import run_world, said_by
 
 LORA = {"r": 4, "lora_alpha": 8}

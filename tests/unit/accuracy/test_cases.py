@@ -13,6 +13,9 @@ from shardwise.plan.memory.zero import Zero
 from shardwise.units import GIB, MIB
 from tests.unit.accuracy.published import LORA, row
 
+TOLD = {"source_id": "torchtune-readme", **LORA}
+ALLOCATED = "allocated_peak (HF Trainer torch.cuda.max_memory_allocated)"
+
 
 def test_a_row_becomes_job_cluster_and_execution():
     case = case_of(row(grad_accum="4"))
@@ -23,9 +26,6 @@ def test_a_row_becomes_job_cluster_and_execution():
     assert (execution.precision, execution.gradient_checkpointing) == ("mixed", "full")
     assert case.job.train.global_batch_size == 2 * 4 * 2
     assert case.job.data.max_length == 1024
-
-
-TOLD = {"source_id": "torchtune-readme", **LORA}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_stack_holds_what_its_code_holds():
     peft = case_of(row(source_id="dgxc-benchmarking", framework="HF PEFT + TRL + FSDP", **LORA))
     assert peft.difference.master_bytes == 0 and peft.difference.keeps_gradients
     prime = case_of(row(source_id="prime-rl-bench", fused_kernels="fused LM head in chunks of 2048", **LORA))
-    assert prime.execution.loss == "chunked" and prime.difference.widens
+    assert (prime.execution.loss, prime.execution.mlp, prime.difference.widens) == ("chunked", "full", True)
     titan = [case_of(row(source_id="torchtitan-202412", tp=tp, n_gpus="4")) for tp in ("1", "2")]
     assert [case.difference.logit_bytes for case in titan] == [12, 16]
     trainers = ("HF Trainer", "DeepSpeed ZeRO-2")
@@ -118,9 +118,6 @@ def test_a_stack_holds_what_its_code_holds():
     tiled = case_of(row(source_id="trl-1m-2026", notes="with MLP tiling; they must lie in host memory (inferred)"))
     assert (tiled.execution.mlp, tiled.execution.gradient_checkpointing) == ("chunked", "offloaded")
     assert tiled.difference.tile == (4096, 32768)
-
-
-ALLOCATED = "allocated_peak (HF Trainer torch.cuda.max_memory_allocated)"
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,6 @@ def test_the_measured_cells_are_those_that_are_drawn():
         ({"model_type": "seed_oss", "head_dim": 32}, {"method": "full", "recompute": "none"}),
         ({"model_type": "opt", "ffn_dim": 512, "word_embed_proj_dim": 256}, {"method": "lora", "recompute": "full"}),
     ],
-    ids=["seed_oss", "opt"],
 )
 def test_what_a_model_drops_out_by_itself_is_counted(config, others, monkeypatch, tmp_path):
     monkeypatch.setitem(cells._CONFIGS, "dropping", config)

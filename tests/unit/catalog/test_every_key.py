@@ -31,6 +31,17 @@ REFUSED = {
 #: What its classes raise at values that they do not expect.
 UNBUILT = (ArithmeticError, AttributeError, LookupError, RuntimeError, StrictDataclassError, TypeError, ValueError)
 REFUSED_KEYS = {(kind, key) for kind, key, _ in REFUSED}
+AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
+#: Sizes of the usual keys that no forward of these runs with.
+RUNS = {
+    "gptj": {"rotary_dim": 8},
+    "deepseek_v2": {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1},
+    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 6},
+}
+#: Switches that no configuration class may list, as transformers reads them off any.
+UNLISTED = {"is_causal": (False, None), "use_bidirectional_attention": (True,)}
+TOKENS = torch.arange(1, 13)[None]
+MESSAGE = "by which a token sees those after it, and a language model is trained to foretell them; leave the key out"
 
 
 def few_layers(kind):
@@ -101,18 +112,6 @@ def test_what_is_refused_is_refused_by_name(change, message):
         shape_from_data(few_layers(kind) | {key: value}, file="-")
 
 
-#: Sizes of the usual keys that no forward of these runs with.
-RUNS = {
-    "gptj": {"rotary_dim": 8},
-    "deepseek_v2": {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1},
-    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 6},
-}
-#: Switches that no configuration class may list, as transformers reads them off any.
-UNLISTED = {"is_causal": (False, None), "use_bidirectional_attention": (True,)}
-TOKENS = torch.arange(1, 13)[None]
-MESSAGE = "by which a token sees those after it, and a language model is trained to foretell them; leave the key out"
-
-
 def sees_ahead(config):
     """Whether logits follow later tokens; None where transformers does not build or run it."""
     torch.manual_seed(0)
@@ -148,9 +147,6 @@ def test_no_switch_lets_a_token_see_those_after_it_unseen(kind):
     assert sees_ahead(plain) is False
     unseen = [{k: v} for k, v in switches(plain) if sees_ahead({**plain, k: v}) and not is_refused({**plain, k: v})]
     assert unseen == []
-
-
-AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
 
 
 @pytest.mark.parametrize(("kind", "key"), AHEAD.items())

@@ -13,8 +13,12 @@ from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.models import find_model, known_models, read_model
 from shardwise.errors import ModelError
+from tests.dist.worlds import said_by
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 99}
+PAGE = Path(__file__).parents[3] / "docs/howto/adapter.md"
+STACKED = {"target_parameters": ["experts.gate_up_proj"], "rank_pattern": {"gate_up_proj": 16}}
+MERGE = "  merge first: shardwise merge run    # "
 
 
 @pytest.mark.parametrize("name", known_models())
@@ -52,10 +56,8 @@ def test_the_folder_of_an_adapter_names_its_base_model(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "some-org/base", "peft_type": "LORA"}')
     (tmp_path / "adapter_model.safetensors").touch()
     for _ in range(2):  # alone, and with the base model's configuration beside it
-        with pytest.raises(ModelError) as caught:
-            find_model(str(tmp_path))
         said = "holds an adapter, not a model; name its base model, some-org/base, or the folder that `shardwise merge`"
-        assert str(caught.value).startswith(f"{tmp_path}: {said}")
+        assert said_by(ModelError, find_model, str(tmp_path)).startswith(f"{tmp_path}: {said}")
         (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ModelError, match=r"config\.json"):
@@ -94,9 +96,8 @@ def hub(tmp_path, monkeypatch):
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}/")
-    for variable in ("HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+    for variable in ("HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -106,9 +107,11 @@ def hub(tmp_path, monkeypatch):
     server.server_close()
 
 
-def test_a_hub_id_is_asked_from_the_endpoint_with_the_token(hub):
+def test_a_hub_id_is_asked_from_the_endpoint_with_the_token_which_no_other_host_gets(hub):
     assert find_model("org/there").vocab_size == 99
     assert hub == [("/org/there/resolve/main/config.json", "Bearer secret")]
+    assert find_model("org/moved").vocab_size == 99
+    assert [token for _, token in hub[1:]] == ["Bearer secret", None]
 
 
 def stored(path, text="stored\n"):
@@ -146,18 +149,11 @@ def test_the_token_of_a_login_is_found_where_huggingface_hub_finds_it(hub, tmp_p
     assert sent() is None
 
 
-def test_no_other_host_gets_the_token(hub):
-    assert find_model("org/moved").vocab_size == 99
-    assert [token for _, token in hub] == ["Bearer secret", None]
-
-
 def test_an_endpoint_says_who_may_read_or_that_it_does_not_answer(hub, monkeypatch) -> None:
     with pytest.raises(ModelError, match="run `hf auth login`, or set HF_TOKEN"):
         find_model("org/gated")
     monkeypatch.setenv("HF_TOKEN", "sec\nret")
-    with pytest.raises(ModelError) as caught:
-        find_model("org/gated")
-    assert "ret" not in str(caught.value).replace("HF_TOKEN", "")
+    assert "ret" not in said_by(ModelError, find_model, "org/gated").replace("HF_TOKEN", "")
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelError, match="cannot be reached"):
@@ -165,10 +161,6 @@ def test_an_endpoint_says_who_may_read_or_that_it_does_not_answer(hub, monkeypat
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match="HF_HUB_OFFLINE"):
         find_model("org/there")
-
-
-PAGE = Path(__file__).parents[3] / "docs/howto/adapter.md"
-MERGE = "  merge first: shardwise merge run    # "
 
 
 def _said(config: dict[str, Any], **options: Any) -> list[str]:
@@ -186,11 +178,7 @@ def _said(config: dict[str, Any], **options: Any) -> list[str]:
         ({"use_rslora": True}, " --max-lora-rank 8", MERGE + "llama.cpp of November 2026 takes rsLoRA sqrt(r) times"),
         ({"use_dora": True}, MERGE + "vLLM 0.32 refuses DoRA", "refuses DoRA"),
         ({"modules_to_save": ["lm_head"]}, MERGE + "vLLM 0.32 refuses modules_to_save", "refuses modules_to_save"),
-        (
-            {"target_parameters": ["experts.gate_up_proj"], "rank_pattern": {"gate_up_proj": 16}},
-            " --max-lora-rank 16 --enable-mixed-moe-lora-format    #",
-            "refuses adapters of stacked experts",
-        ),
+        (STACKED, " --max-lora-rank 16 --enable-mixed-moe-lora-format    #", "refuses adapters of stacked experts"),
     ],
 )
 def test_the_lines_for_an_adapter_are_finished_or_say_to_merge_first(config, vllm, llama_cpp) -> None:

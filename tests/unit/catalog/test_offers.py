@@ -104,8 +104,5 @@ def test_typical_prices_are_medians_of_providers_and_cited_for_what_was_asked() 
     assert several.source.startswith(f"{one.source}, {one.date}; ")
     assert several.source.endswith(", 2025-06")
     assert cited(["H20"]) is None
-
-
-def test_the_readme_names_whose_prices_these_are() -> None:
     # Their licence asks for it.
     assert "https://gpurentalprices.com" in (ROOT / "README.md").read_text(encoding="utf-8")

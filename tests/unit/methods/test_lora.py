@@ -25,6 +25,8 @@ from tests.marks import first
 from tests.unit.models.test_anatomy import GPT2, SMALL
 
 NAME = "model.layers.0.self_attn.q_proj.lora_A.default.weight"
+BIASED = transformers.Qwen2Config(**SMALL, num_key_value_heads=2)
+CONFIGS = {"llama": transformers.LlamaConfig(**SMALL), "qwen2, whose matrices have biases": BIASED}
 
 
 def adapted(**settings: Any) -> dict[str, torch.nn.Parameter]:
@@ -56,8 +58,7 @@ def test_an_adapter_says_which_layers_all_linear_passes_over() -> None:
 
 
 def initial(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor:
-    make = initial_adapter(name, shape, seed=seed)
-    return make()
+    return initial_adapter(name, shape, seed=seed)()
 
 
 def test_initial_values_are_pefts_and_depend_on_seed_name_and_shape_alone() -> None:
@@ -138,10 +139,6 @@ def test_under_autocast_inputs_are_read_as_they_are_and_nothing_else_changes() -
     assert len(ours) == 1 + 2 * len(layers)
     assert all(torch.equal(one, other) for one, other in zip(ours, peft, strict=True))
     assert lean < fat
-
-
-BIASED = transformers.Qwen2Config(**SMALL, num_key_value_heads=2)
-CONFIGS = {"llama": transformers.LlamaConfig(**SMALL), "qwen2, whose matrices have biases": BIASED}
 
 
 def with_adapters(config: Any, **lora: Any) -> nn.Module:

@@ -21,6 +21,9 @@ CONFIGS = [
     (transformers.GPT2Config(**GPT2), True),
     (transformers.Gemma2Config(**SMALL, num_key_value_heads=2, head_dim=8, final_logit_softcapping=30.0), False),
 ]
+WORDS = {"rows": "colwise", "columns": "rowwise"}
+#: Experts: the plan of expert parallelism is followed, that of tensor parallelism slices each.
+STACKS = [f"{module}.experts.down_proj" for module in ("mlp", "feed_forward", "block_sparse_moe")]
 
 
 @pytest.mark.parametrize(("config", "plain"), CONFIGS)
@@ -43,20 +46,9 @@ def test_what_cannot_be_built_or_sliced_is_refused_in_a_sentence() -> None:
         tensor_plan(transformers.GPT2Config())
 
 
-WORDS = {"rows": "colwise", "columns": "rowwise"}
-#: Experts: of these the plans of expert and of tensor parallelism are followed.
-STACKS = [f"{module}.experts.down_proj" for module in ("mlp", "feed_forward", "block_sparse_moe")]
-
-
-def config_of(family: str) -> Any:
-    if family not in installed([family]):
-        pytest.skip(f"the installed transformers has no {family}")
-    return transformers.AutoConfig.for_model(family)
-
-
-@pytest.mark.parametrize("family", TENSOR_FAMILIES)
+@pytest.mark.parametrize("family", installed(tuple(TENSOR_FAMILIES)))
 def test_the_catalogue_slices_matrices_as_transformers_does(family: str) -> None:
-    plan = tensor_plan(config_of(family))
+    plan = tensor_plan(transformers.AutoConfig.for_model(family))
     routed = {"num_experts_per_tok": 2} if family == "deepseek_v2" else {}
     shape = shape_from_data({"model_type": family, **routed}, file="config.json")
     stated = {matrix.name: matrix for kind in shape.kinds for matrix in kind.matrices}
@@ -72,7 +64,7 @@ def test_the_catalogue_slices_matrices_as_transformers_does(family: str) -> None
 
 
 def test_a_plan_may_name_the_tied_embedding_and_a_final_norm_without_weights() -> None:
-    config = config_of("llama")  # transformers 5.17 adds this entry when it builds a tied model
+    config = transformers.LlamaConfig()  # transformers 5.17 adds this entry when it builds a tied model
     blocks = dict(config.base_model_tp_plan)
     config.base_model_tp_plan = {**blocks, "embed_tokens": "embedding_rowwise"}
     assert tensor_plan(config) == {name.removeprefix("layers.*."): style for name, style in blocks.items()}

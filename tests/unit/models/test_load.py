@@ -18,12 +18,16 @@ from shardwise.data.read.hub import tokenizer_folder
 from shardwise.errors import ModelError
 from shardwise.models import content
 from shardwise.models.built.shape import shape_of
-from shardwise.models.content import BLOCK_BYTES, folder_content
+from shardwise.models.content import folder_content
 from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
 from shardwise.models.weights import Weights
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, note_revision, revision_of
 from tests.dist.worlds import toy_llama
+
+WEIGHTS = "model.safetensors"
+ROWS, COLUMNS = 256, 64
+LAST = ROWS * COLUMNS - 1
 
 
 def hub_cache(home: Path, repository: str) -> Path:
@@ -154,12 +158,6 @@ def test_each_weight_that_is_not_finite_is_named_with_its_file(tmp_path, bad) ->
     assert {problem.where for problem in error.value.problems} == {str(folder / "model.safetensors")}
 
 
-WEIGHTS = "model.safetensors"
-ROWS, COLUMNS = 256, 64
-#: Of float32 elements.
-BLOCK = BLOCK_BYTES // 4
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two matrices of 16 blocks each, and a norm that is smaller than a block."""
@@ -190,9 +188,6 @@ def _set(name: str, place: int) -> Callable[[Path], object]:
         save_file(tensors, folder / WEIGHTS)
 
     return change
-
-
-LAST = ROWS * COLUMNS - 1
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,13 @@ from tests.dist.worlds import installed
 from tests.unit.catalog.small import build, small_config, their_config
 from tests.unit.plan.asking import job
 
-DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
+KINDS = installed(tuple(FAMILIES))
 #: Families whose attention transformers does not run by name, or masks without positions.
 OWN_ATTENTION = ("bloom", "falcon", "gpt_neo", "gptj", "mpt", "opt")
 SPECIALS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
 
 
 def built(config: dict[str, Any]) -> ModelShape:
-    if not installed([config["model_type"]]):
-        pytest.skip(f"the installed transformers has no {config['model_type']}")
     return built_shape({**config, **SPECIALS}, file="config.json")
 
 
@@ -45,7 +43,7 @@ def of_counts(matrix: Matrix) -> tuple[object, ...]:
     return (matrix.name, *dims, matrix.stacked, matrix.adaptable, matrix.active, matrix.runs_all)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_build_is_counted_as_the_catalogue_counts_it(kind: str) -> None:
     ours, theirs = shape_from_data(small_config(kind), file="-"), built(small_config(kind))
     assert theirs.num_parameters == ours.num_parameters
@@ -60,7 +58,9 @@ def test_a_build_is_counted_as_the_catalogue_counts_it(kind: str) -> None:
     assert theirs.names.embedding == ours.names.embedding and theirs.names.blocks == ours.names.blocks
 
 
-@pytest.mark.parametrize("kind", [kind for kind in DENSE if kind not in OWN_ATTENTION])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if FAMILIES[kind].experts is None and kind not in OWN_ATTENTION]
+)
 def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
     found = built(small_config(kind)).built
     assert ("stages" in found) == (kind in STAGED_FAMILIES)
@@ -87,10 +87,8 @@ def test_why_a_build_stays_whole_is_said(kind: str, stages: str, slices: str) ->
         assert said.endswith(f": {why}; the nearest layout that trains it: fsdp")
 
 
-@pytest.mark.parametrize("kind", ["dbrx", "longcat_flash"])
+@pytest.mark.parametrize("kind", installed(("dbrx", "longcat_flash")))
 def test_experts_that_read_their_routes_are_stood_in_for(kind: str) -> None:
-    if not installed([kind]):
-        pytest.skip(f"the installed transformers has no {kind}")
     assert "stages" in (built(json.loads(tiny_config(kind).to_json_string(use_diff=False))).built or ())
 
 

@@ -19,6 +19,12 @@ from tests.marks import first
 
 TWO = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.1.0.5", "fe80::1"), "ib0": ("10.2.0.5",)}
 ONE = {"lo": ("127.0.0.1",), "eth0": ("10.1.0.5",)}
+REMEDY = (
+    "start them together, by torchrun or srun; if RANK and WORLD_SIZE are left over from another start, put `env -u "
+    "RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT` before the command"
+)
+HERE = "127.0.0.1"
+CASES = [(0, 2, "the other rank", HERE), (0, 4, "the other 3 ranks", socket.gethostname()), (1, 2, "rank 0", HERE)]
 
 
 def test_the_interface_is_that_of_the_route_to_the_master_the_only_one_or_asked_for() -> None:
@@ -26,9 +32,7 @@ def test_the_interface_is_that_of_the_route_to_the_master_the_only_one_or_asked_
     assert interface_of("fe80::1", interfaces=TWO, master="n0") == "eth0"
     assert interface_of(None, interfaces=ONE, master="n0") == "eth0"
     assert interface_of(None, interfaces={"lo": ("127.0.0.1",)}, master="n0") is None
-    with pytest.raises(InputError) as caught:
-        interface_of(None, interfaces=TWO, master="n0")
-    assert str(caught.value) == (
+    assert said_by(InputError, interface_of, None, interfaces=TWO, master="n0") == (
         f"MASTER_ADDR is n0, and it cannot be told which interface of {socket.gethostname()} leads to the other "
         "machines; set GLOO_SOCKET_IFNAME to one of eth0, ib0"
     )
@@ -58,38 +62,26 @@ def left_over(monkeypatch):
     return port
 
 
-REMEDY = (
-    "start them together, by torchrun or srun; if RANK and WORLD_SIZE are left over from another start, put `env -u "
-    "RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT` before the command"
-)
-
-HERE = "127.0.0.1"
-CASES = [(0, 2, "the other rank", HERE), (0, 4, "the other 3 ranks", socket.gethostname()), (1, 2, "rank 0", HERE)]
-
-
 @pytest.mark.parametrize(("rank", "size", "whom", "host"), first(1, CASES, ci=2))
 def test_a_rank_says_within_seconds_for_whom_it_waits(rank, size, whom, host, left_over, monkeypatch, capfd) -> None:
     for name, value in (("RANK", str(rank)), ("WORLD_SIZE", str(size)), ("MASTER_ADDR", host)):
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError) as caught:
-        join_world(Layout(dp_shard=size))
+    said = said_by(InputError, join_world, Layout(dp_shard=size))
     waits = f"rank {rank} of {size} on {socket.gethostname()} waits for {whom} at {host}:{left_over}"
     assert f"{waits}; {REMEDY}\n" in capfd.readouterr().err
-    assert str(caught.value) == f"{waits}, which nobody answered in 1 s; {REMEDY}"
+    assert said == f"{waits}, which nobody answered in 1 s; {REMEDY}"
 
 
 def test_variables_that_do_not_say_where_ranks_meet_and_a_held_port_are_named(left_over, monkeypatch) -> None:
-    with socket.create_server(("127.0.0.1", left_over)), pytest.raises(InputError) as caught:
-        join_world(Layout(dp_shard=2))
-    assert str(caught.value) == (
+    with socket.create_server(("127.0.0.1", left_over)):
+        said = said_by(InputError, join_world, Layout(dp_shard=2))
+    assert said == (
         f"rank 0 of 2 cannot listen at MASTER_ADDR: port {left_over} of 127.0.0.1 is in use by another program; set "
         "MASTER_PORT to a free one"
     )
     monkeypatch.delenv("MASTER_ADDR")
     monkeypatch.delenv("RANK")
-    with pytest.raises(InputError) as caught:
-        join_world(Layout(dp_shard=2))
-    assert str(caught.value) == (
+    assert said_by(InputError, join_world, Layout(dp_shard=2)) == (
         "WORLD_SIZE is 2, and RANK and MASTER_ADDR are not set; start them together, by torchrun or srun; if "
         "WORLD_SIZE and LOCAL_RANK are left over from another start, put `env -u WORLD_SIZE -u "
         "LOCAL_RANK -u MASTER_PORT` before the command"
@@ -101,9 +93,7 @@ def test_variables_that_do_not_say_where_ranks_meet_and_a_held_port_are_named(le
 def test_an_interface_that_is_not_there_is_named_with_its_variable_before_anyone_waits(left_over, monkeypatch) -> None:
     here = ", ".join(network._interfaces())
     monkeypatch.setenv(VARIABLE, "eth9")
-    with pytest.raises(InputError) as caught:
-        join_world(Layout(dp_shard=2))
-    assert str(caught.value) == (
+    assert said_by(InputError, join_world, Layout(dp_shard=2)) == (
         f"GLOO_SOCKET_IFNAME is eth9, and {socket.gethostname()} has {here}; set it to one of these, or unset it "
         "(env -u GLOO_SOCKET_IFNAME)"
     )

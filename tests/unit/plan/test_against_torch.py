@@ -3,6 +3,7 @@
 import shutil
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import peft
 import pytest
@@ -53,7 +54,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def build(config, *, precision, method, attention="sdpa", dora=False, saved=(), dropout=0.0):
+def build(config, *, precision, method="full", attention="sdpa", dora=False, saved=(), dropout=0.0):
     register()
     model = AutoModelForCausalLM.from_config(their_config(config), attn_implementation=attention)
     types = DTYPES[precision]
@@ -90,22 +91,17 @@ class Trainer:
         config,
         *,
         precision="fp32",
-        method="full",
         recompute="none",
         chunk=1 << 30,
         sequences=2,
         length=128,
-        dora=False,
-        saved=(),
         optimizer=None,
-        compiles=False,
+        **keys,
     ):
         self.size, self.vocab = (sequences, length), config["vocab_size"]
-        anatomy = find_anatomy(build(config, precision=precision, method=method, dora=dora, saved=saved))
-        self.module = LossModule(anatomy, types=DTYPES[precision], chunk=chunk)
-        apply_recompute(anatomy.blocks, recompute)
-        if compiles:
-            compiled.apply_compile(anatomy.blocks)
+        anatomy = find_anatomy(build(config, precision=precision, **keys))
+        self.blocks, self.module = anatomy.blocks, LossModule(anatomy, types=DTYPES[precision], chunk=chunk)
+        apply_recompute(self.blocks, recompute)
         self.parameters = list(self.module.parameters())
         trained = [p for p in self.parameters if p.requires_grad]
         self.optimizer = optimizer(trained) if optimizer else torch.optim.AdamW(trained, fused=True)
@@ -190,14 +186,10 @@ def test_accumulation_and_chunks_are_in_the_peak(chunk, micro_batches, precision
     assert forecast.peak_bytes == pytest.approx(measured, rel=0.05)
 
 
-#: Copies of the two ends, one or both, beside adapters: what passes is theirs then.
-SAVED = [["lm_head", "embed_tokens"], ["lm_head"], ["embed_tokens"]]
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("precision", ["fp32", "mixed"])
 @pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("saved", SAVED, ids="-".join)
+@pytest.mark.parametrize("saved", [["lm_head", "embed_tokens"], ["lm_head"], ["embed_tokens"]], ids="-".join)
 @pytest.mark.parametrize("tied", [False, True])
 def test_copies_of_the_ends_are_in_the_peak(tied, saved, micro_batches, precision):
     """The peak is where the ends' gradients are made; autocast counts up to a ninth too much."""
@@ -227,10 +219,7 @@ def test_dora_is_in_the_bytes_and_in_the_peak(precision, vocab):
 
 def test_adamw_over_lists_holds_one_more_copy_of_what_it_trains():
     """Few tokens, so that the peak is the optimizer's step."""
-
-    def walking(parameters):
-        return torch.optim.AdamW(parameters, foreach=True)
-
+    walking = partial(torch.optim.AdamW, foreach=True)
     keys = {"hardware": "cpu:1", "micro_batch_size": 1, "precision": "fp32"}
     peaks = {}
     for name, optimizer in (("adamw", None), ("adamw_foreach", walking)):
@@ -272,31 +261,36 @@ def saved_by_second_block(model, tokens, *, autocast, packed):
 #: attention, glm joins rotated queries anew, helium and ernie4_5 make tables in each block (2 %).
 ESTIMATED = {"ernie4_5", "falcon", "glm", "glm4", "gpt_neo", "gptj", "helium"}
 COUNTED = [kind for kind, family in FAMILIES.items() if kind not in ESTIMATED and family.experts is None]
+SPARSE = [kind for kind, family in FAMILIES.items() if family.experts is not None]
 PACKED = [(kind, True) for kind in ("llama", "gpt2", "phi", "phi3", "gemma3_text", "qwen3", "olmo2", "gpt_neox")]
 DROPOUTS = "resid_pdrop embd_pdrop attn_pdrop dropout hidden_dropout residual_dropout attention_dropout"
 NO_DROPOUT = dict.fromkeys(DROPOUTS.split(), 0.0)
 
 
-def setting_of(model, *, method, precision, attention="sdpa", compiled=False, dropout=False):
-    """On a CPU, rows of 97 tokens."""
-    chosen = {"attention": attention, "compiled": compiled, "dropout": dropout}
+def measure_block(kind, *, method, precision, packed=False, compiles=False, dropout=0.0):
+    """A family, its setting on a CPU, and the bytes per token that its second block keeps."""
+    config = config_of(kind)
+    ours = shape(config)
+    attention = "varlen" if packed else "eager" if ours.eager_attention or ours.attention_softcap else "sdpa"
+    kernel = {"attention": attention, "dropout": dropout}
+    model = build({**config, **NO_DROPOUT}, precision=precision, method=method, **kernel)
+    if precision == "mixed":
+        cast_activations(find_anatomy(model), first_block=0, dtype=torch.bfloat16)
+    if compiles:
+        compiled.apply_compile(find_anatomy(model).blocks)
+    chosen = {"attention": attention, "compiled": compiles, "dropout": dropout > 0}
     here = {"sharded": False, "masked": False, "length": 97, "cuda": False}
-    return BlockSetting(inventory=take_inventory(asked(method), model), types=TYPES[precision], **chosen, **here)
+    inventory = take_inventory(asked(method), ours)
+    setting = BlockSetting(inventory=inventory, types=TYPES[precision], **chosen, **here)
+    return ours, setting, saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=packed)
 
 
 @pytest.mark.parametrize(("kind", "packed"), [*((kind, False) for kind in COUNTED), *PACKED])
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow), "mixed"])
 def test_what_a_block_saves_is_counted_operator_by_operator(kind, packed, method, precision):
-    config = config_of(kind)
-    ours = shape(config)
-    attention = "varlen" if packed else "eager" if ours.eager_attention or ours.attention_softcap else "sdpa"
-    model = build({**config, **NO_DROPOUT}, precision=precision, method=method, attention=attention)
-    if precision == "mixed":
-        cast_activations(find_anatomy(model), first_block=0, dtype=torch.bfloat16)
-    measured = saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=packed)
-    setting = setting_of(ours, method=method, precision=precision, attention=attention)
-    # Statistics of layer norms are a few bytes wider where their weight is.
+    ours, setting, measured = measure_block(kind, method=method, precision=precision, packed=packed)
+    # Statistics of layer norms alone may be a few bytes wider, as their weight is.
     assert saved_bytes(ours, setting, recompute="none") == pytest.approx(measured, abs=16)
     sharded = replace(setting, sharded=True)
     assert saved_bytes(ours, sharded, recompute="none") <= saved_bytes(ours, setting, recompute="none")
@@ -331,15 +325,8 @@ def cuts(monkeypatch):
     return made
 
 
-def must_save_as_forecast(kind, *, method, precision, dropout=0.0):
-    config = config_of(kind)
-    ours = shape(config)
-    model = build({**config, **NO_DROPOUT}, precision=precision, method=method, dropout=dropout)
-    if precision == "mixed":
-        cast_activations(find_anatomy(model), first_block=0, dtype=torch.bfloat16)
-    compiled.apply_compile(find_anatomy(model).blocks)
-    measured = saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=False)
-    setting = setting_of(ours, method=method, precision=precision, compiled=True, dropout=dropout > 0)
+def must_save_as_forecast(kind, **keys):
+    ours, setting, measured = measure_block(kind, compiles=True, **keys)
     assert saved_bytes(ours, setting, recompute="none") == pytest.approx(measured, rel=0.01)
     assert measured < 0.85 * everything_bytes(ours, setting)
 
@@ -363,7 +350,9 @@ def test_a_compiled_block_saves_masks_where_adapters_drop_out():
 
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 def test_weights_that_autocast_casts_are_cast_once_for_a_compiled_block(cuts):
-    Trainer({**TINY, "num_hidden_layers": 1}, precision="mixed", compiles=True).backward()
+    trainer = Trainer({**TINY, "num_hidden_layers": 1}, precision="mixed")
+    compiled.apply_compile(trainer.blocks)
+    trainer.backward()
     assert cuts.casts == [7, 0], "forward and backward"
 
 
@@ -377,9 +366,6 @@ def test_adapters_are_those_that_peft_hangs_on_all_linear_layers(kind, changes):
     model = build(config, precision="fp32", method="lora", attention="eager")
     theirs = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert take_inventory(asked("lora"), shape(config)).trained_elements == theirs
-
-
-SPARSE = [kind for kind, family in FAMILIES.items() if family.experts is not None]
 
 
 @contextmanager

@@ -1,5 +1,4 @@
-"""500 executions at a GPU's scale are forecast as they were when somebody last looked: within 2 %,
-no verdict changed.
+"""500 executions at a GPU's scale are forecast within 2 % as before, no verdict changed.
 
 `pytest tests/unit/plan/test_drawn.py --update-golden` keeps what moved since; say in the commit
 why. `python -m tests.unit.plan.drawn` draws others.

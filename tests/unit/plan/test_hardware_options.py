@@ -13,7 +13,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal
 from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.forecast import Plan, cost_text
-from shardwise.spec.plan.offers import Offer, Offers
+from shardwise.spec.plan.offers import Offer
 from tests.marks import first
 from tests.speed import quiet_seconds
 from tests.unit.plan.asking import find_model, job, plan
@@ -21,6 +21,8 @@ from tests.unit.plan.asking import find_model, job, plan
 SMALL = "qwen2.5-0.5b"
 #: Fast and slow, with and without a typical price, on every kind of link, of one to eight.
 NAMES = ("T4", "RTX-4090", "RTX-4070-Ti", "H100-SXM", "A100-PCIe-80GB", "GH200")
+WITHOUT = {"flash_attention_2": NAMES[:1], "flash_attention_3": (*NAMES[:3], NAMES[4]), "sdpa": ()}
+JOBS = [{"method": "lora"}, {"method": "full", "train": {"global_batch_size": 64}}, {"data": {"max_length": 8192}}]
 
 
 def sizes_of(*names: str, most: int = 8) -> list[list[Cluster]]:
@@ -36,16 +38,8 @@ def of_list(text: str, model: str = SMALL, **keys) -> Plan:
     return best_of_list(asked, model=find_model(model, offline=True), clusters=alternatives(text))
 
 
-def offers(made: Plan) -> Offers:
-    assert made.offers is not None
-    return made.offers
-
-
 def dollars(option: Offer) -> float:
     return option.typical_usd_per_million_tokens or float("inf")
-
-
-JOBS = [{"method": "lora"}, {"method": "full", "train": {"global_batch_size": 64}}, {"data": {"max_length": 8192}}]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +48,8 @@ JOBS = [{"method": "lora"}, {"method": "full", "train": {"global_batch_size": 64
     ids=str,
 )
 def test_nothing_that_was_skipped_is_cheaper_and_faster_than_what_is_named(model: str, keys):
-    skipped, every = offers(offered(model, **keys)), [size.name for kind in sizes_of(*NAMES) for size in kind]
-    known = {option.hardware: option for option in offers(of_list(", ".join(every), model, **keys)).options}
+    skipped, every = offered(model, **keys).offers, [size.name for kind in sizes_of(*NAMES) for size in kind]
+    known = {option.hardware: option for option in of_list(", ".join(every), model, **keys).offers.options}
     found = [known[option.hardware] for option in skipped.options if option.fits]
     assert all(option.step_seconds == known[option.hardware].step_seconds for option in skipped.options if option.fits)
     for option in skipped.options:
@@ -72,7 +66,7 @@ def test_nothing_that_was_skipped_is_cheaper_and_faster_than_what_is_named(model
 
 @pytest.mark.parametrize("goal", GOALS)
 def test_the_best_for_a_goal_has_the_fewest_gpus_of_what_is_alike(goal: Goal):
-    options = offers(offered(method="lora", goal=goal)).options
+    options = offered(method="lora", goal=goal).offers.options
     first = options[0]
     assert goal in first.best_for
     fitting = [option for option in options if option.fits]
@@ -88,7 +82,7 @@ def test_the_best_for_a_goal_has_the_fewest_gpus_of_what_is_alike(goal: Goal):
 @pytest.mark.parametrize("keys", first(1, JOBS[:2], ci=1), ids=str)
 def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
     made = best_of_catalogue(job(**keys), model=find_model(SMALL, offline=True), kinds=offered_hardware(most=1024))
-    found = offers(made)
+    found = made.offers
     assert 3 <= len(found.shown) <= SHOWN < len(found.options)
     owned = tuple(f"{count}x {name}" for count in (1, 2) for name in OWNED)
     between = [one for one in found.shown if not one.best_for and one.hardware not in owned]
@@ -107,7 +101,7 @@ def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
 
 def test_the_plan_is_of_the_first_of_what_was_compared_and_the_smallest_has_least_memory() -> None:
     made = offered(method="lora", goal="cheapest", data={"num_rows": 1_000_000})
-    first = offers(made).options[0]
+    first = made.offers.options[0]
     assert (made.hardware["name"], made.job["hardware"], made.job["goal"]) == (*[first.hardware] * 2, "cheapest")
     assert made.best.time.step_seconds == first.step_seconds
     start = first.total_seconds - made.best.time.total_seconds
@@ -115,7 +109,7 @@ def test_the_plan_is_of_the_first_of_what_was_compared_and_the_smallest_has_leas
     assert made.best.cost.usd + made.best.cost.usd_per_hour * start / 3600 == pytest.approx(first.typical_usd)
     assert first.usd[0] < first.typical_usd < first.usd[1]
     assert plan_from_json(made.to_json()) == made
-    options = offers(offered("llama-3.2-3b", method="lora")).options
+    options = offered("llama-3.2-3b", method="lora").offers.options
     (smallest,) = (one for one in options if "fewest-gpus" in one.best_for)
     assert smallest.hardware == "1x RTX-4070-Ti"
 
@@ -123,26 +117,26 @@ def test_the_plan_is_of_the_first_of_what_was_compared_and_the_smallest_has_leas
 def test_prices_are_said_as_what_they_are() -> None:
     cheap, dear = find_gpu("RTX-4070-Ti").gpu, find_gpu("RTX-4090").gpu
     assert cheap.usd_per_hour[0] < dear.usd_per_hour[0]
-    found = offers(of_list("1x RTX-4070-Ti, 1x RTX-4090", method="lora", goal="cheapest"))
+    found = of_list("1x RTX-4070-Ti, 1x RTX-4090", method="lora", goal="cheapest").offers
     assert found.sentence.startswith("cheapest: 1x RTX-4090 (")
     row = next(option for option in found.options if option.hardware == "1x RTX-4070-Ti")
     assert (*row.cells()[5:7], row.cost) == ("not known", "$0.090", "from $0.002 per 1M tokens")
-    found = offers(of_list("1x A10G, 1x L4", method="lora"))
+    found = of_list("1x A10G, 1x L4", method="lora").offers
     assert {option.hardware: option.cells()[5] for option in found.shown} == {"1x A10G": "$1.01*", "1x L4": "$0.70"}
     assert found.prices.startswith(
         "typical: the median of providers' on-demand prices (*: of one), which costs are counted at; lowest: the "
         "lowest offer, which may be for a single machine; prices of 2025-06 to 2026-08-22: gpurentalprices.com "
     )
-    assert "(*" not in offers(of_list("1x L4", method="lora")).prices
+    assert "(*" not in of_list("1x L4", method="lora").offers.prices
     made = of_list("1x H20, 1x MI250", method="lora", goal="cheapest")
-    assert offers(made).sentence.startswith("cheapest: not known, for nothing that fits has a typical price; ")
-    assert offers(made).prices == "no price is known for what was compared"
+    assert made.offers.sentence.startswith("cheapest: not known, for nothing that fits has a typical price; ")
+    assert made.offers.prices == "no price is known for what was compared"
     assert made.to_json()["prices"] is None
     assert plan_from_json(made.to_json()) == made
 
 
 def test_several_machines_or_offload_are_offered_only_where_one_is_too_small() -> None:
-    found = offers(offered("llama-3-70b", sizes_of("H100-SXM", "B200", "RTX-4090", most=64)))
+    found = offered("llama-3-70b", sizes_of("H100-SXM", "B200", "RTX-4090", most=64)).offers
     assert {option.hardware for option in found.options if option.fits} >= {"2 x 8x H100-SXM", "8x B200"}
     assert not any(" x " in option.hardware for option in found.options if "B200" in option.hardware)
     assert not any(option.fits for option in found.options if "4090" in option.hardware)
@@ -153,7 +147,7 @@ def test_several_machines_or_offload_are_offered_only_where_one_is_too_small() -
 
 def test_where_nothing_fits_the_plan_says_what_the_largest_lacks():
     made = offered("llama-3.1-405b", sizes_of("T4", "L4", most=4))
-    found = offers(made)
+    found = made.offers
     assert made.best is None
     assert made.hardware["name"] == "4x L4"
     assert {option.fits for option in found.options} == {False}
@@ -170,7 +164,7 @@ def test_where_nothing_fits_the_plan_says_what_the_largest_lacks():
 
 def test_what_is_not_shown_is_counted():
     made = offered("llama-3.1-8b", offered_hardware(most=8), method="lora")
-    found = offers(made)
+    found = made.offers
     others = sum(not option.shown and option.fits is not False for option in found.options)
     unfit = sum(option.fits is False for option in found.options)
     assert found.notes() == [
@@ -186,14 +180,14 @@ def test_what_is_not_shown_is_counted():
 def test_of_a_list_the_best_for_the_goal_is_planned_for_as_a_whole(goal: Goal):
     made = of_list("8x H100-SXM, 4x RTX-4090", goal=goal)
     ranked = ["8x H100-SXM", "4x RTX-4090"] if goal == "fastest" else ["4x RTX-4090", "8x H100-SXM"]
-    assert [option.hardware for option in offers(made).shown] == ranked
+    assert [option.hardware for option in made.offers.shown] == ranked
     assert made.hardware["name"] == ranked[0]
     assert made.candidates == plan(SMALL, ranked[0], "train: {offload: none}\n").candidates
 
 
 def test_of_a_list_what_does_not_fit_or_cannot_be_formed_stands_last_with_its_sentence():
-    small = offers(of_list("1x T4, 1x H100-SXM", "llama-3.1-8b", method="lora"))
-    unformed = offers(of_list("1x H100-SXM, 4x H100-SXM", layout={"dp_shard": 4}))
+    small = of_list("1x T4, 1x H100-SXM", "llama-3.1-8b", method="lora").offers
+    unformed = of_list("1x H100-SXM, 4x H100-SXM", layout={"dp_shard": 4}).offers
     for found in (small, unformed):
         assert [option.fits for option in found.options] == [True, False]
     assert "1x T4: needs 16.6 GiB, at most 16.8 GiB of 14.6 GiB at " in small.notes()[0]
@@ -202,16 +196,13 @@ def test_of_a_list_what_does_not_fit_or_cannot_be_formed_stands_last_with_its_se
         of_list("1x H100-SXM, 1x T4", layout={"dp_shard": 4})
 
 
-WITHOUT = {"flash_attention_2": NAMES[:1], "flash_attention_3": (*NAMES[:3], NAMES[4]), "sdpa": ()}
-
-
 @pytest.mark.parametrize(("kernel", "without"), WITHOUT.items())
 def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(kernel: str, without: Sequence[str]):
     stated = {"train": {"attn_implementation": kernel}, "goal": "cheapest", "method": "lora"}
     for made in (offered(**stated), of_list(", ".join(f"1x {name}" for name in NAMES), **stated)):
         assert not made.best.not_trained
         sentence = f"is {kernel}, which needs"
-        refused = {o.hardware.split("x ")[-1] for o in offers(made).options if sentence in (o.reason or "")}
+        refused = {o.hardware.split("x ")[-1] for o in made.offers.options if sentence in (o.reason or "")}
         assert refused == {*without}
 
 

@@ -11,6 +11,10 @@ from shardwise.plan.rates.links import START_SECONDS, RankGroup, group_of
 from shardwise.spec.cluster import Link
 from shardwise.spec.layout.axes import AXES, Layout
 from shardwise.spec.support.sdpa import sdpa_kernel
+from tests.unit.plan.asking import plan
+
+SHARES = {"H20": 0.90, "H200": 0.68, "H200-NVL": 0.68, "H100": 0.68, "A10G": 0.62, "A100": 0.80, "L40S": 0.60}
+SHARES |= {"RTX-5000-Ada": 0.60}
 
 
 def device(name: str) -> Device:
@@ -21,10 +25,6 @@ def attended(name: str, kind: str, *, length: float = 2**30, head: int = 128) ->
     """The share of its peak that a GPU's attention reaches."""
     one = device(name)
     return 1 / one.attention(one.peak, kind=kind, length=length, head=head)[0]
-
-
-SHARES = {"H20": 0.90, "H200": 0.68, "H200-NVL": 0.68, "H100": 0.68, "A10G": 0.62, "A100": 0.80, "L40S": 0.60}
-SHARES |= {"RTX-5000-Ada": 0.60}
 
 
 @pytest.mark.parametrize(("name", "share"), SHARES.items())
@@ -101,18 +101,12 @@ def test_blocks_in_bfloat16_are_not_compiled_for_gpus_that_have_none(precision, 
 
 @pytest.mark.parametrize("hardware", ["1x T4", "2x V100-16GB", "1x RTX-2080-Ti", "1x Quadro-RTX-8000"])
 def test_a_gpu_older_than_bfloat16_trains_in_float16_with_a_scale_of_the_loss(hardware) -> None:
-    asked = ["model=SmolLM2-135M", "method=lora", f"hardware={hardware}", "train.max_steps=5000"]
-    best = api.plan(overrides=asked).best
+    best = plan("smollm2-135m", hardware, "method: lora\ntrain: {max_steps: 5000}").best
     assert best.execution.precision == "fp16" and best.execution.compile
     assert any("is older than bfloat16 (compute capability 8.0)" in reason for reason in best.reasons)
-    stated = api.plan(overrides=[*asked, "train.precision=mixed"]).best
-    assert stated.execution.precision == "mixed"
+    stated = plan("smollm2-135m", hardware, "method: lora\ntrain: {max_steps: 5000, precision: mixed}").best
     assert best.time.step_seconds < stated.time.step_seconds / 2, "bfloat16 runs there at float32's rate"
-
-
-def test_a_gpu_with_bfloat16_trains_in_it() -> None:
-    best = api.plan(overrides=["model=SmolLM2-135M", "method=lora", "hardware=1x L4"]).best
-    assert best.execution.precision == "mixed"
+    assert plan("smollm2-135m", "1x L4", "method: lora\n").best.execution.precision == "mixed", "a newer one"
 
 
 def together(cluster_gpus: int, node: int, layout: Layout, axis: str) -> int:

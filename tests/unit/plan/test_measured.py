@@ -34,25 +34,18 @@ with (Path(__file__).parents[3] / "accuracy/h100-cells.csv").open() as file:
 
 
 def worked(cell):
-    asked = job(method=cell["method"], data={"max_length": int(cell["rows"].partition("-")[2])})
-    size, times = int(cell["micro"]), int(cell["acc"])
-    asked = asked.model_copy(update={"train": asked.train.model_copy(update={"global_batch_size": size * times})})
+    size, times, length = int(cell["micro"]), int(cell["acc"]), int(cell["rows"].partition("-")[2])
+    asked = job(method=cell["method"], data={"max_length": length}, train={"global_batch_size": size * times})
     keys = {key: cell[key] for key in ("precision", "loss", "offload")}
-    chosen = execution(
-        micro_batch_size=size,
-        gradient_accumulation_steps=times,
-        gradient_checkpointing=cell["recompute"],
-        compile=cell["compile"] == "True",
-        **keys,
-    )
+    keys |= {"gradient_checkpointing": cell["recompute"], "compile": cell["compile"] == "True"}
+    chosen = execution(micro_batch_size=size, gradient_accumulation_steps=times, **keys)
     return work(asked, shape(MODELS[cell["model"]]), chosen)
 
 
 @pytest.fixture
 def as_then(monkeypatch):
-    """The loss kept whole logits, or computed chunks again; PEFT cast adapters' inputs to float32,
-    autocast what a trained norm gave for each matrix anew; selective recompute saved every product,
-    compiled blocks what these read."""
+    """Logits were kept whole, or computed again by chunks; PEFT cast inputs to float32, autocast
+    what norms gave to each matrix; selective recompute saved products, compiled blocks inputs."""
     now = activations._group
 
     def group(reads, matrices, model, setting):

@@ -8,45 +8,45 @@ from shardwise.plan.rates import links
 from shardwise.plan.time.step import forecast_time
 from tests.unit.plan.asking import Layout, execution, find_model, job, parse_hardware, plan, work
 
-#: (model, hardware, job): more than the least offload that anything fits with is better in these.
-BETTER_OFFLOADED = {
-    "qwen3-8b": ("qwen3-8b", "4x RTX-4090", "data: {max_length: 4096}\n"),
-    "llama-3.1-8b": ("llama-3.1-8b", "4x RTX-4090", "data: {max_length: 2048}\n"),
-    "stated": ("qwen3-8b", "4x RTX-4090", "layout: [mp, pp, fsdp]\ndata: {max_length: 4096}\n"),
-}
+BATCH = "train: {global_batch_size: 64, compile: false}\n"
 
 
-@pytest.mark.parametrize("name", BETTER_OFFLOADED)
-def test_more_offload_is_taken_where_it_is_better(name):
-    model, hardware, text = BETTER_OFFLOADED[name]
-    asked = f"{text}train: {{global_batch_size: 64, compile: false%s}}\n"
-    chosen, less = (plan(model, hardware, asked % offload).best for offload in ("", ", offload: optimizer"))
+def with_offload(text, offload):
+    return text.replace("train: {", f"train: {{offload: {offload}, ")
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "stated"),
+    [("qwen3-8b", 4096, ""), ("llama-3.1-8b", 2048, ""), ("qwen3-8b", 4096, "layout: [mp, pp, fsdp]\n")],
+)
+def test_more_offload_than_the_least_that_fits_is_taken_where_it_is_better(model, length, stated):
+    text = f"{stated}data: {{max_length: {length}}}\n{BATCH}"
+    chosen, less = (plan(model, "4x RTX-4090", asked).best for asked in (text, with_offload(text, "optimizer")))
     assert chosen.execution.offload == "parameters"
     assert less is None or less.time.step_seconds > chosen.time.step_seconds
 
 
 def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
-    made = plan("qwen3-8b", "4x RTX-4090", "data: {max_length: 4096}\ntrain: {global_batch_size: 64, compile: false}\n")
+    made = plan("qwen3-8b", "4x RTX-4090", f"data: {{max_length: 4096}}\n{BATCH}")
     (sentence,) = (one for one in made.best.reasons if one.startswith("offload is"))
     because = "offload is parameters because nothing fits without, and fsdp, the best with offload optimizer, is 61.6 %"
     assert sentence.startswith(because)
     others = {one.strategy: one.reason for one in made.rejected}
     assert others["fsdp x tp"].startswith("88 % slower with offload optimizer (1 min 29 s against 47 s a step): ")
     assert "waits for other stages or the host" in others["fsdp x mp"]
-    pipelines = "layout: [pp]\ndata: {max_length: 4096}\ntrain: {global_batch_size: 64, compile: false}\n"
-    held = plan("qwen3-8b", "4x RTX-4090", pipelines).best
+    held = plan("qwen3-8b", "4x RTX-4090", f"layout: [pp]\ndata: {{max_length: 4096}}\n{BATCH}").best
     assert held.execution.offload == "parameters"
     assert held.time.step_seconds > made.best.time.step_seconds
 
 
 def test_the_fewest_gpus_may_need_the_hosts_memory_and_the_plan_says_how_many_do_without():
-    text = "goal: fewest-gpus\ndata: {max_length: 4096}\ntrain: {global_batch_size: 64, compile: false}\n"
+    text = f"goal: fewest-gpus\ndata: {{max_length: 4096}}\n{BATCH}"
     fewest = plan("llama-3.1-8b", "8x H100-SXM", text).best
     assert (fewest.execution.layout.world_size, fewest.execution.offload) == (1, "parameters")
     because = "offload is parameters because nothing fits so few GPUs without: "
     assert any(one.startswith(because) for one in fewest.reasons)
     assert "without offload the fewest GPUs are 2; to have those, state train.offload: none" in fewest.reasons
-    without = plan("llama-3.1-8b", "8x H100-SXM", text.replace("train: {", "train: {offload: none, ")).best
+    without = plan("llama-3.1-8b", "8x H100-SXM", with_offload(text, "none")).best
     assert without.execution.layout.world_size == 2
     assert fewest.time.step_seconds > 2.9 * without.time.step_seconds
     few = plan("qwen3-8b", "4x RTX-4090", text).best

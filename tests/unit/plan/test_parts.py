@@ -37,20 +37,13 @@ def test_ranks_hold_the_model_and_what_is_copied_and_nothing_else(layout, method
     model = odd(tie_word_embeddings=tied)
     asked = job(method=method)
     inventory = take_inventory(asked, model)
-    sliced = sum(t.elements for t in _tensors(inventory) if t.cut) * layout.dp_replicate
+    cut = inventory.over_all(lambda unit: sum(tensor.elements for tensor in unit.tensors if tensor.cut))
+    sliced = cut * layout.dp_replicate
     whole = (elements(inventory) * layout.dp_replicate - sliced) * layout.tp
     if tied and layout.pp > 1:
         sliced += model.embedding_parameters * layout.dp_replicate  # the last stage has a copy of its own
     ranks = held(asked, model, layout, precision="fp32")
     assert sum(len(h.ranks(layout)) * h.weights for h in ranks) == 4 * (sliced + whole)
-
-
-def _tensors(inventory):
-    for count, unit in inventory.blocks:
-        for tensor in unit.tensors:
-            for _ in range(count):
-                yield tensor
-    yield from inventory.root.tensors
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(2, 6), st.integers(1, 20))

@@ -8,12 +8,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise import api
 from shardwise.catalog.models import find_model, known_models
-from shardwise.plan.answer import make_plan
 from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.train.optim import build_optimizer
 from shardwise.units import GIB
-from tests.unit.plan.asking import elements, held, job, parse_hardware, shape, take_inventory
+from tests.unit.plan.asking import elements, held, job, plan, shape, take_inventory
 
 
 def test_four_bit_storage_takes_4_bits_and_a_scale_for_each_block_and_of_experts_a_level() -> None:
@@ -34,11 +33,8 @@ def test_four_bit_storage_takes_4_bits_and_a_scale_for_each_block_and_of_experts
 
 
 def test_a_mixture_of_30b_is_trained_in_4_bits_on_one_card_of_24_gib():
-    lora = {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
-    asked = job(model="qwen3-30b-a3b", method="qlora", lora=lora, hardware="1x RTX-4090", train={"offload": "none"})
-    made = make_plan(asked, model=find_model("qwen3-30b-a3b", offline=True), cluster=parse_hardware("1x RTX-4090"))
-    assert made.best.fits
-    assert made.best.memory.peak_high_bytes <= 24 * GIB
+    text = "method: qlora\ntrain: {offload: none}\nlora: {target_modules: [q_proj, k_proj, v_proj, o_proj]}\n"
+    assert plan("qwen3-30b-a3b", "1x RTX-4090", text).best.memory.peak_high_bytes <= 24 * GIB
 
 
 def test_sgd_holds_no_states_and_one_with_momentum():
@@ -112,11 +108,7 @@ def test_a_plan_says_how_much_is_in_8_bits_and_what_it_saves(model, precision, s
     said = _said(f"model={model}", "method=full", "hardware=1x H100-SXM", f"train.precision={precision}")
     rest = "norms, biases and rows that are no multiple of 256 stay in 32 bits"
     assert said == f"adamw_8bit keeps {share} % of the moments in 8 bits, {takes}; {rest}"
-
-
-def test_another_optimizer_says_nothing_of_it() -> None:
-    made = api.plan(overrides=["model=llama-3.2-1b", "hardware=1x H100-SXM"])
-    assert not any("8 bits" in reason for reason in made.best.reasons)
+    assert not any("8 bits" in reason for reason in plan(model, "1x H100-SXM").best.reasons), "of another optimizer"
 
 
 @pytest.mark.parametrize("sizes", [(192, 512), (256, 512), (192, 320)], ids=str)

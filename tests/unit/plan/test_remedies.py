@@ -4,6 +4,8 @@ import pytest
 
 from tests.unit.plan.asking import plan
 
+SMALLEST = "train: {global_batch_size: 16, optimizer: adamw_8bit, precision: bf16, offload: none}\n"
+
 
 @pytest.mark.parametrize("count", [1, 4, 5])
 def test_advice_names_the_first_larger_machine_on_offer_that_fits(count):
@@ -87,12 +89,7 @@ def test_sharding_is_advised_where_shards_of_the_states_have_room(model: str, ha
     ("model", "hardware", "text"),
     [
         ("qwen2.5-7b", "5x RTX-A5000", "data: {max_length: 256}\ntrain: {global_batch_size: 1, offload: none}\n"),
-        (
-            "qwen2.5-32b",
-            "5x L40S",
-            "data: {max_length: 512}\n"
-            "train: {global_batch_size: 16, optimizer: adamw_8bit, precision: bf16, offload: none}\n",
-        ),
+        ("qwen2.5-32b", "5x L40S", f"data: {{max_length: 512}}\n{SMALLEST}"),
         ("olmoe-1b-7b", "11x RTX-3090", "data: {max_length: 1000}\n"),
         ("qwen2.5-7b", "9x RTX-4090", "train: {micro_batch_size: 2, global_batch_size: 16}\ndata: {max_length: 2048}"),
     ],

@@ -18,6 +18,7 @@ from tests.unit.plan.test_against_torch import shape
 
 TIED = ("llama", "gemma3_text", "gpt2", "bloom", "mixtral")
 LLAMA = small()
+COPIED = "embed_tokens, lm_head, norm, input_layernorm, post_attention_layernorm, self_attn.q_proj"
 GPTJ = shape(small_config("gptj"))
 GPT2 = shape(small_config("gpt2"))
 OPT = shape(small_config("opt", word_embed_proj_dim=32))
@@ -94,12 +95,7 @@ def test_a_name_of_another_family_is_refused_with_the_names_of_this_one(kind):
 @pytest.mark.parametrize(
     ("model", "saved", "says"),
     [
-        (
-            LLAMA,
-            ["wte", "norm", "typo"],
-            "wte, typo; of llama this version copies embed_tokens, lm_head, norm, input_layernorm, "
-            "post_attention_layernorm, self_attn.q_proj",
-        ),
+        (LLAMA, ["wte", "norm", "typo"], f"wte, typo; of llama this version copies {COPIED}"),
         *(
             (LLAMA, [name], f"{name}; of llama")
             for name in ("proj", "model.layers.1.mlp", "layers", ".1", "1", "model")

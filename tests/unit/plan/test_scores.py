@@ -105,6 +105,7 @@ def test_a_plan_says_what_a_mask_costs_where_that_is_much():
 
 ROWS, COLUMNS, RANK = 96, 64, 4
 WIDE, SHORT = torch.float32, torch.bfloat16
+OF_TYPES = [("fp32", WIDE, WIDE), ("bf16", SHORT, SHORT), ("mixed", WIDE, SHORT)]
 
 
 class Moved(TorchDispatchMode):
@@ -132,9 +133,6 @@ def moved_by_peft(*, adapters: torch.dtype, weights: torch.dtype, autocasts: boo
         product = layer.get_lora_weight(lora_A=a, lora_B=b).to(adapters)
         layer.get_weight_norm(weight=weight.to(adapters), lora_weight=product.detach(), scaling=2.0)
     return moved.bytes
-
-
-OF_TYPES = [("fp32", WIDE, WIDE), ("bf16", SHORT, SHORT), ("mixed", WIDE, SHORT)]
 
 
 @pytest.mark.parametrize(("name", "adapters", "weights"), OF_TYPES)

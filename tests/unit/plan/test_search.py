@@ -14,6 +14,7 @@ from tests.speed import quiet_seconds
 from tests.unit.plan.asking import find_model, job, parse_hardware, plan
 
 BATCH = "train: {global_batch_size: 64}\n"
+LARGE = "data: {max_length: 4096}\ntrain: {global_batch_size: 1024}\n"
 
 
 def strategies(answer):
@@ -49,9 +50,6 @@ def test_gpus_that_a_stated_product_leaves_over_are_said_to_be_idle(layout, says
     assert [reason for reason in reasons if "idle" in reason] == ([says] if says else [])
 
 
-LARGE = "data: {max_length: 4096}\ntrain: {global_batch_size: 1024}\n"
-
-
 def seconds_of(model, hardware, text, *, limit):
     return quiet_seconds(lambda: plan(model, hardware, text), limit=limit)
 
@@ -84,6 +82,8 @@ def test_every_strategy_is_a_candidate_or_has_a_reason(hardware, method):
     assert chosen == strategies(answer) - {r.strategy for r in answer.rejected}
 
 
+COPIES = "layout: {dp_replicate: 2, dp_shard: 4, zero_stage: 1, ep: 2}\n"
+SELECTIVE = "layout: {dp_shard: 8, ep: 2}\ntrain: {gradient_checkpointing: selective}\n"
 ASKED_FOR = [
     ("llama-3.1-8b", "method: qlora\nlora: {use_dora: true}\n", "qlora is not trained with lora.use_dora"),
     ("llama-3.1-8b", "method: qlora\nlora: {modules_to_save: [down_proj]}\n", "lora.modules_to_save names down_proj"),
@@ -96,16 +96,8 @@ ASKED_FOR = [
     ("mixtral-8x7b", "layout: {tp: 2, dp_shard: 4, ep: 2}\n", "ep is not trained with tp by this version"),
     ("qwen1.5-moe-a2.7b", "layout: {dp_shard: 8, ep: 8}\n", "ep = 8 does not divide the 60 experts of each block"),
     ("llama-3.1-8b", "layout: {dp_shard: 8, ep: 8}\n", "deals experts among ranks, and llama has none"),
-    (
-        "mixtral-8x7b",
-        "layout: {dp_replicate: 2, dp_shard: 4, zero_stage: 1, ep: 2}\nmethod: lora\n",
-        "ep is not trained with zero1 over several copies",
-    ),
-    (
-        "mixtral-8x7b",
-        "layout: {dp_shard: 8, ep: 2}\ntrain: {gradient_checkpointing: selective}\n",
-        "gradient_checkpointing selective is not trained with ep",
-    ),
+    ("mixtral-8x7b", f"{COPIES}method: lora\n", "ep is not trained with zero1 over several copies"),
+    ("mixtral-8x7b", SELECTIVE, "gradient_checkpointing selective is not trained with ep"),
 ]
 
 

@@ -20,6 +20,7 @@ from tests.unit.plan.asking import TINY, find_model, job, parse_hardware, plan, 
 #: Logits of 64 such sequences of 43 tokens are one chunk, and of 44 two.
 WORDY = {**TINY, "vocab_size": 48_000, "max_position_embeddings": 24}
 LORA = {"method": "lora", "lora": {"r": 8}}
+SOLVED = {"max_length": {}, "micro_batch_size": {}, "lora.r": LORA, "gpus": {"layout": "hsdp"}}
 
 
 def solved(key: str, *, hardware: str | Cluster = "1x H100-SXM", model: str | None = None, **keys) -> Plan:
@@ -123,9 +124,6 @@ REFUSED = [
 def test_a_question_without_an_answer_is_refused_with_a_sentence(key: str, keys: dict[str, str], sentence: str):
     with pytest.raises(UnsupportedError, match=sentence):
         solved(key, **keys)
-
-
-SOLVED = {"max_length": {}, "micro_batch_size": {}, "lora.r": LORA, "gpus": {"layout": "hsdp"}}
 
 
 @pytest.mark.parametrize(("key", "keys"), SOLVED.items())

@@ -9,6 +9,7 @@ from shardwise.plan.explain.reasons import what_it_does
 from tests.unit.plan.asking import Layout, execution, plan
 
 KEPT: dict[str, Any] = {"dp_shard": 2, "zero_stage": 2, "reshard_after_forward": False}
+WORTH = "at the same tp and pp, context parallelism (cp: 2) is worth it from rows of "
 
 
 @pytest.mark.parametrize(
@@ -29,9 +30,11 @@ def test_a_strategy_is_told_what_it_does(layout: Layout, said: str) -> None:
     assert what_it_does(execution(layout, gradient_accumulation_steps=4)).startswith(said)
 
 
-@pytest.mark.parametrize("layout", [Layout(pp=2), Layout(pp=2, schedule="sequential")])
-def test_with_one_micro_batch_one_stage_works_at_a_time(layout: Layout) -> None:
-    assert "in stages of which one works at a time" in what_it_does(execution(layout))
+def test_one_micro_batch_and_the_hosts_memory_are_told() -> None:
+    for schedule in ("1f1b", "sequential"):
+        said = what_it_does(execution(Layout(pp=2, schedule=schedule)))
+        assert "in stages of which one works at a time" in said
+    assert "with the host's memory beside it" in what_it_does(execution(offload="optimizer"))
 
 
 @pytest.mark.parametrize("hardware", ["4x L40S", "2 x 2x L40S"])
@@ -40,13 +43,6 @@ def test_nothing_is_said_of_links_that_a_stated_layout_must_do_with(hardware: st
     made = plan("llama-3.2-1b", hardware, "method: lora\nlayout: {tp: 4}\n").best
     assert "tp: each GPU has a slice of each matrix" in made.reasons
     assert not any("fast" in reason for reason in made.reasons if reason.startswith("tp:"))
-
-
-def test_with_the_hosts_memory_a_single_gpu_is_not_said_to_have_room_for_all() -> None:
-    assert "with the host's memory beside it" in what_it_does(execution(offload="optimizer"))
-
-
-WORTH = "at the same tp and pp, context parallelism (cp: 2) is worth it from rows of "
 
 
 def parted(text: str, model: str = "llama-3.1-8b", hardware: str = "8x H100") -> list[str]:

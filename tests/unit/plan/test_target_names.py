@@ -16,6 +16,8 @@ from tests.unit.plan.test_against_torch import shape
 
 DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
 RANK = 4
+LLAMA = small()
+ADAPTED = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head"
 
 
 def theirs(model, named, **also):
@@ -72,17 +74,10 @@ def test_whatever_end_of_a_name_is_saved_is_counted_as_peft_copies_it_or_refused
     assert reached
 
 
-LLAMA = small()
-
-
 @pytest.mark.parametrize(
     ("named", "says"),
     [
-        (
-            ["q_proj", "nonsense", "wpe"],
-            "names nonsense, wpe; of llama this version adapts q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
-            "down_proj, lm_head",
-        ),
+        (["q_proj", "nonsense", "wpe"], f"names nonsense, wpe; of llama this version adapts {ADAPTED}"),
         (["q_proj", "model.layers.7.mlp.down_proj"], "names model.layers.7.mlp.down_proj; of llama"),
         (["q_proj", "model.embed_tokens"], "names model.embed_tokens; of llama"),
         (["q_proj", "input_layernorm"], "names input_layernorm; of llama this version adapts"),

@@ -4,15 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.catalog.gpus import parse_hardware
-from shardwise.plan.answer import make_plan
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends, walk
 from shardwise.plan.time.step import forecast_time
 from shardwise.spec.data_facts import Lengths
-from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout, Schedule
 from shardwise.spec.plan.forecast import MemoryForecast, Plan, TimeForecast
-from tests.unit.plan.asking import execution, find_model, job, shape, work
+from tests.unit.plan.asking import execution, find_model, job, plan, shape, work
 
 SCHEDULES: tuple[Schedule, ...] = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")
 MP = Layout(pp=4, schedule="sequential")
@@ -37,11 +34,12 @@ EVERY = (
     Layout(dp_shard=2, tp=2, pp=2),
 )
 
+STATED = "train: {micro_batch_size: 2, global_batch_size: 8, gradient_checkpointing: none, loss: full}\nlayout: ddp\n"
+
 
 def forecast(model, layout, *, micro=1, accumulation=1, method="lora", hardware="4x RTX-6000-Ada", length=1024, **keys):
     """Time of an execution whose global batch is what its ranks see; and of a token."""
-    made = made_of(model, layout, micro, accumulation, method, hardware, length, **keys)
-    return forecast_time(made)
+    return forecast_time(made_of(model, layout, micro, accumulation, method, hardware, length, **keys))
 
 
 def made_of(model, layout, micro, accumulation, method="lora", hardware="4x RTX-6000-Ada", length=1024, **keys):
@@ -129,21 +127,13 @@ def test_counting_routes_for_the_loss_of_routers_costs_one_more_forward(layout):
 
 
 def answer(lengths: Lengths | None, *, packing: bool = False) -> Plan:
-    job = job_from_data(
-        {
-            "model": "tinyllama-1.1b",
-            "data": {"max_length": 1024, "packing": packing},
-            "train": {"micro_batch_size": 2, "global_batch_size": 8, "gradient_checkpointing": "none", "loss": "full"},
-            "layout": "ddp",
-        }
-    )
-    model = find_model("tinyllama-1.1b", offline=True)
-    return make_plan(job, model=model, cluster=parse_hardware("4x A100-80GB-SXM"), lengths=lengths)
+    text = f"data: {{max_length: 1024, packing: {str(packing).lower()}}}\n{STATED}"
+    return plan("tinyllama-1.1b", "4x A100-80GB-SXM", text, lengths=lengths)
 
 
 def best(lengths: Lengths | None, *, packing: bool = False) -> tuple[MemoryForecast, TimeForecast]:
-    plan = answer(lengths, packing=packing)
-    return plan.best.memory, plan.best.time
+    found = answer(lengths, packing=packing).best
+    return found.memory, found.time
 
 
 def test_memory_is_for_the_longest_row_and_time_and_throughput_for_the_mean_one() -> None:

@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 
 from shardwise.spec.data_facts import MOST_BINS, DataFacts, EndFacts, EndToken, PartFacts, RowLengths, SourceFacts
 
+SOURCE = SourceFacts(path="a.jsonl", format="messages", num_rows=4, weight=0.5)
+TRAIN = PartFacts(sources=(SOURCE,), num_rows=4, num_samples=4, num_tokens=100, num_trained_tokens=25, longest=60)
+FACTS = DataFacts(train=TRAIN, lengths=RowLengths.of({10: 3, 90: 1}, max_length=60), template_from="tokenizer")
+
 
 @given(st.lists(st.integers(0, 200_000), min_size=1, max_size=200), st.integers(1, 100_000))
 def test_figures_are_those_of_numpy_and_each_row_is_in_the_bin_that_its_length_says(lengths, most) -> None:
@@ -39,19 +43,6 @@ def test_bins_are_few_and_shares_never_all_or_nothing_where_they_are_not() -> No
     assert "20: 1 (0.1 %) of 100,000 rows are longer" in FACTS.over(lengths)
 
 
-TRAIN = PartFacts(
-    sources=(SourceFacts(path="a.jsonl", format="messages", num_rows=4, weight=0.5),),
-    num_rows=4,
-    num_samples=4,
-    num_tokens=100,
-    num_trained_tokens=25,
-    longest=60,
-    num_truncated=1,
-    num_dropped=0,
-)
-FACTS = DataFacts(train=TRAIN, lengths=RowLengths.of({10: 3, 90: 1}, max_length=60), template_from="tokenizer")
-
-
 def said(facts: DataFacts) -> dict[str, str]:
     return dict(facts.lines())
 
@@ -78,14 +69,8 @@ def test_rows_tokens_template_notes_and_ends_are_said() -> None:
     assert said(default)["template"].startswith("the default one: the tokenizer has none")
     own = replace(FACTS, template_from="mine.jinja")
     assert said(own)["template"] == "mine.jinja (data.chat_template)"
-    noted = replace(
-        TRAIN.sources[0],
-        notes={"nulls are dropped": 3},
-        ignored_columns=("id",),
-        ignored_keys=("name",),
-        num_ignored_files=2,
-        note="hub data set",
-    )
+    noted = replace(SOURCE, note="hub data set", notes={"nulls are dropped": 3}, num_ignored_files=2)
+    noted = replace(noted, ignored_columns=("id",), ignored_keys=("name",))
     facts = replace(FACTS, train=replace(TRAIN, sources=(noted,)))
     assert [line for name, line in facts.lines()][-5:] == [
         "hub data set",

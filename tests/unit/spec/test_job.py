@@ -15,10 +15,7 @@ from shardwise.spec.layout.axes import Layout
 
 FULL = """\
 model: meta-llama/Llama-3.1-8B
-data:
-  path: chats.jsonl
-  max_length: 4096
-  packing: true
+data: {path: chats.jsonl, max_length: 4096, packing: true}
 method: lora
 lora: {r: 16, lora_alpha: 32, target_modules: all-linear}
 train:
@@ -30,8 +27,6 @@ goal: fastest
 layout: auto
 output_dir: runs/first
 """
-
-
 LORA = "model: m\nmethod: lora\n"
 OFFLOADS = "none, parameters, optimizer or all, or auto"
 

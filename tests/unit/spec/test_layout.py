@@ -18,6 +18,7 @@ from shardwise.spec.model.stages import balanced, stage_blocks, unit_blocks
 
 degrees = st.integers(1, 5)
 layouts = st.builds(Layout, dp_replicate=degrees, dp_shard=degrees, tp=degrees, pp=degrees, cp=degrees)
+EVEN = r"give no such product\. Use fsdp, or an even number of them, 4 or more"
 
 
 @settings(max_examples=30)
@@ -74,9 +75,6 @@ def test_no_other_split_has_a_cheaper_costliest_stage(blocks, stages, block, fir
     assert max(costs(tuple(stage.start for stage in found[1:]))) == best
 
 
-EVEN = r"give no such product\. Use fsdp, or an even number of them, 4 or more"
-
-
 def strategy(name: str, *gpus: int) -> Callable[[], object]:
     """The layout of a strategy on so many processes, and so many GPUs per node."""
     return lambda: Layout.from_strategy(name, **dict(zip(("world_size", "gpus_per_node"), gpus, strict=False)))
@@ -89,7 +87,6 @@ def strategy(name: str, *gpus: int) -> Callable[[], object]:
         (lambda: Layout(tp=2).coordinates(2), "outside the world of 2"),
         *((lambda degree=degree: Layout(tp=degree), "a degree is a whole number") for degree in (0, -1, 1.5, True)),
         (lambda: Layout(dp_shard=3, ep=2), "and does not divide dp_shard = 3"),
-        (lambda: balanced(2, num_stages=3), "3 pipeline stages for 2 layers"),
         (strategy("magic", 2), "'magic' is not a strategy; the strategies are mp, ddp"),
         *((strategy("hsdp", size), EVEN) for size in (2, 3, 5)),
         (strategy("hsdp", 12, 1), r"these 12 nodes has 1 GPU\. Use fsdp, or nodes of at least 2 GPUs"),

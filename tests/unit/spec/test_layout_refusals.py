@@ -8,25 +8,23 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import find_gpu
 from shardwise.catalog.models import read_model
 from shardwise.spec.job.file import job_from_data
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, Execution
-from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import attention_refusal
 from shardwise.spec.support.rows import Reason
-from shardwise.spec.support.trained import (
-    execution_refusals,
-    impossibilities,
-    misfit,
-    not_trained,
-    refusal,
-    refused_everywhere,
-)
+from shardwise.spec.support.trained import execution_refusals, impossibilities, misfit, not_trained, refusal
+from tests.unit.configs import config
 
 LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")
 LLAMA_4 = read_model("llama-4-scout")
 NEW = replace(LLAMA_4, family="new")
+#: 32 heads, 8 of keys and values, an MLP 14336 wide.
+EIGHT_HEADS = replace(shape_from_data({"model_type": "mistral"}, file="config.json"), family="llama")
+JOB = job_from_data({"model": "tinyllama-1.1b", "data": {"path": "rows.jsonl"}, "method": "full"})
+SIXTEEN = "which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
+SECOND = f"flash_attention_2, {SIXTEEN}"
+THIRD = "flash_attention_3, which needs a GPU like the H100; use "
 
 
 def test_refusals_say_the_nearest_that_is_trained_and_carry_their_key() -> None:
@@ -105,17 +103,6 @@ def test_parts_of_sequences_are_refused_to_families_kernels_and_recompute_withou
     assert "gradient_checkpointing selective is not trained with compile under cp; use full or none" in selective
 
 
-@pytest.fixture
-def job() -> Job:
-    return job_from_data({"model": "tinyllama-1.1b", "data": {"path": "rows.jsonl"}, "method": "full"})
-
-
-@pytest.fixture
-def model() -> ModelShape:
-    """32 heads, 8 of keys and values, an MLP 14336 wide."""
-    return replace(shape_from_data({"model_type": "mistral"}, file="config.json"), family="llama")
-
-
 def sliced(tp: int) -> Execution:
     return Execution(layout=Layout(tp=tp), micro_batch_size=1, gradient_accumulation_steps=1, precision="fp32")
 
@@ -123,42 +110,38 @@ def sliced(tp: int) -> Execution:
 @pytest.mark.parametrize(
     ("tp", "says"), [(16, "8 key-value heads"), (64, "32 attention heads"), (3, "14336 elements of the MLP's width")]
 )
-def test_a_tp_that_does_not_divide_is_refused(tp: int, says: str, job: Job, model: ModelShape) -> None:
-    assert not_trained(job, sliced(8), model=model) == []
-    reasons = not_trained(job, sliced(tp), model=model)
+def test_a_tp_that_does_not_divide_is_refused(tp: int, says: str) -> None:
+    assert not_trained(JOB, sliced(8), model=EIGHT_HEADS) == []
+    reasons = not_trained(JOB, sliced(tp), model=EIGHT_HEADS)
     assert any(f"tp = {tp} does not divide the model's" in reason and says in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("tp", [2, 3, 16])
-def test_a_family_that_is_not_sliced_is_refused_as_such_whatever_its_heads(tp: int, model: ModelShape) -> None:
-    other = replace(model, family="phi3")
+def test_a_family_that_is_not_sliced_is_refused_as_such_whatever_its_heads(tp: int) -> None:
+    other = replace(EIGHT_HEADS, family="phi3")
     said = "phi3 is not sliced by tensor parallel (tp) in this version; the nearest layout that trains it: "
     assert refusal(method="full", layout=Layout(tp=tp), model=other) == said + "fsdp"
     assert misfit(other, Layout(tp=tp)) == (None if tp == 2 else said + "fsdp")
     assert refusal(method="full", layout=Layout(tp=tp, pp=2), model=other) == said + "fsdp"
 
 
-def test_what_does_not_come_out_even_is_told_at_once_with_what_to_write(job: Job, model: ModelShape) -> None:
-    narrow = replace(model, family="qwen3", intermediate_size=62)
+def test_what_does_not_come_out_even_is_told_at_once_with_what_to_write() -> None:
+    narrow = replace(EIGHT_HEADS, family="qwen3", intermediate_size=62)
     why = "tp = 4 does not divide the model's 62 elements of the MLP's width"
     said = f"{why}; the largest tp that slices it evenly is 2"
-    assert not_trained(job, sliced(4), model=narrow) == [f"{said}; or use fsdp"]
+    assert not_trained(JOB, sliced(4), model=narrow) == [f"{said}; or use fsdp"]
     assert refusal(method="full", layout=Layout(tp=4), model=narrow) == said
-    assert misfit(model, Layout(tp=16, pp=64), stated=True) == (
+    assert misfit(EIGHT_HEADS, Layout(tp=16, pp=64), stated=True) == (
         "tp = 16 does not divide the model's 8 key-value heads; the largest tp that slices it evenly is 8; "
         "64 pipeline stages for 32 layers; use pp: 32 at most; or use fsdp"
     )
-    assert refusal(method="qlora", layout=Layout(tp=8), model=model) is None
-    narrow = replace(model, matrices=tuple(replace(m, columns=m.columns // 32) for m in model.matrices))
+    assert refusal(method="qlora", layout=Layout(tp=8), model=EIGHT_HEADS) is None
+    thin = tuple(replace(m, columns=m.columns // 32) for m in EIGHT_HEADS.matrices)
+    narrow = replace(EIGHT_HEADS, matrices=thin)
     assert refusal(method="lora", layout=Layout(tp=4), model=narrow) is None
     assert refusal(method="qlora", layout=Layout(tp=4), model=narrow, stated=True) == (
         "tp = 4 cuts blocks of 64 quantised elements in rows of self_attn.o_proj; use fsdp"
     )
-
-
-SIXTEEN = "which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
-SECOND = f"flash_attention_2, {SIXTEEN}"
-THIRD = "flash_attention_3, which needs a GPU like the H100; use "
 
 
 @pytest.mark.parametrize(
@@ -180,14 +163,10 @@ def test_a_kernel_is_refused_where_a_gpu_has_none(name: str, attention: Attentio
 
 def test_matrices_without_whole_blocks_are_not_quantised() -> None:
     """Two products of widths are whole blocks for one MLP width and not for another."""
-    config = {"model_type": "llama", "hidden_size": 40, "num_attention_heads": 4, "num_key_value_heads": 4}
-    narrow, whole = (
-        shape_from_data({**config, "intermediate_size": width, "num_hidden_layers": 2}, file="config.json")
-        for width in (100, 64)
-    )
-    job = job_from_data({"model": "m", "method": "qlora"})
-    assert refused_everywhere(job, whole) == []
-    assert refused_everywhere(job, narrow) == [
+    sizes = (config("llama", 40, width, 2, 4, 4, vocab=97) for width in (100, 64))
+    narrow, whole = (shape_from_data(one, file="config.json") for one in sizes)
+    lora, qlora = (job_from_data({"model": "m", "method": method}) for method in ("lora", "qlora"))
+    assert not_trained(qlora, sliced(1), model=whole) == not_trained(lora, sliced(1), model=narrow) == []
+    assert not_trained(qlora, sliced(1), model=narrow) == [
         "method qlora does not quantise mlp.gate_proj, a matrix of 100 x 40: it has no whole blocks of 64; use lora"
     ]
-    assert refused_everywhere(job_from_data({"model": "m", "method": "lora"}), narrow) == []
