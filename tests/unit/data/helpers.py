@@ -11,11 +11,10 @@ import pytest
 from shardwise.data.prepare.build import Shard, ShardWriter, copy_tokens, gather, write_store
 from shardwise.data.prepare.prepare import prepare
 from shardwise.data.store import PreparedData
-from shardwise.data.workers.pool import WorkerLimits
 from shardwise.data.workers.tokens import Tokens
 from shardwise.errors import DataError
 from shardwise.spec.job.places import write_places
-from shardwise.spec.run import RunDirectory
+from shardwise.spec.run import RunDirectory, write_json
 
 
 def store(
@@ -27,8 +26,7 @@ def store(
     packed: bool = False,
     max_length: int = 64,
 ) -> PreparedData:
-    """Documents of the given lengths; document d holds the ids 1000 d + 1, 1000 d + 2, ...; half of
-    it is trained."""
+    """Documents of these lengths; document d has ids from 1000 d + 1 on; half of it is trained."""
     source_of = list(sources) if sources is not None else [0] * len(lengths)
     shards = []
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,12 +49,13 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     return path
 
 
-def run_directory(folder: Path, *, model: Path, data: Mapping[str, Any], seed: int = 42) -> RunDirectory:
+def run_directory(
+    folder: Path, *, model: Path, data: Mapping[str, Any], seed: int = 42, objective: str = "sft"
+) -> RunDirectory:
     """A run directory with nothing but its job."""
-    folder.mkdir(parents=True, exist_ok=True)
-    run = RunDirectory(folder)
-    run.resolved.write_text(json.dumps({"model": str(model), "data": dict(data), "train": {"seed": seed}}))
-    return run
+    job = {"model": str(model), "objective": objective, "data": dict(data), "train": {"seed": seed}}
+    write_json(RunDirectory(folder).resolved, job)
+    return RunDirectory(folder)
 
 
 def refused(
@@ -71,15 +70,6 @@ def refused(
     return caught.value
 
 
-def prepared(
-    folder: Path,
-    *,
-    model: Path,
-    data: Mapping[str, Any],
-    seed: int = 42,
-    limits: WorkerLimits | None = None,
-    workers: int = 1,
-) -> dict[str, Any]:
+def prepared(folder: Path, *, model: Path, data: Mapping[str, Any], workers: int = 1, **job: Any) -> dict[str, Any]:
     """data.json of a whole preparation in this process, with real workers."""
-    run = run_directory(folder, model=model, data=data, seed=seed)
-    return prepare(run, limits=limits, num_workers=workers)
+    return prepare(run_directory(folder, model=model, data=data, **job), num_workers=workers)

@@ -1,5 +1,4 @@
-"""Tools and calls of rows, in every spelling that is read, as templates in the manner of the
-families write them."""
+"""Tools and calls of rows, in every spelling that is read, as templates write them."""
 
 import json
 from pathlib import Path
@@ -44,8 +43,7 @@ def told(data: dict[str, Any]) -> str:
     return "".join(piece for piece, _ in data["preview"][0]["text"])
 
 
-#: How a template in the manner of a family writes a call -> what it writes of arguments that are
-#: text in the row, and of those that are an object.
+#: How a template writes a call -> what it writes of arguments that are text, and of an object.
 CALLS = {
     "Qwen2.5, Llama-3.1, Hermes": ("{{ call.function.arguments | tojson }}", WRITTEN, WRITTEN),
     "Qwen3, Kimi": (

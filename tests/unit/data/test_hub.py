@@ -1,5 +1,4 @@
-"""The hub path with the real `datasets` library; a local folder stands for the hub, which no test
-may need."""
+"""The hub path with the real `datasets`; a local folder stands for the hub, which no test needs."""
 
 import hashlib
 import json

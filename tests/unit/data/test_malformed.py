@@ -28,8 +28,7 @@ def _parquet(names: list[str], columns: list[Any]) -> bytes:
     return into.getvalue()
 
 
-#: name -> (content, line, what is said); more of files is in `test_read.py`, of rows in
-#: `test_formats.py`.
+#: name -> (content, line, what is said); see `test_read.py` for files, `test_formats.py` for rows.
 FILES: dict[str, tuple[bytes, int, str]] = {
     "late.jsonl": (GOOD * 3000 + b'{"question": "q", "answer": 5}\n', 3001, "answer is 5; expected text"),
     "surrogate.jsonl": (GOOD + b'{"question": "q", "answer": "\\ud800"}\n', 2, "half a character"),

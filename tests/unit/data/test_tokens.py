@@ -1,5 +1,4 @@
-"""Masks found at the ends of spans alone are those of all offsets, whatever the tokenizer does to a
-text."""
+"""Masks found at the ends of spans alone are those of all offsets, under any tokenizer."""
 
 import json
 import random
@@ -24,9 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "trimmed bytes": {"pre_tokenizer": BYTES, "post_processor": processors.ByteLevel(trim_offsets=True)},
     "NFC bytes": {"pre_tokenizer": BYTES, "decoder": decoders.ByteLevel(), "normalizer": normalizers.NFC()},
     "normalised bytes": {"pre_tokenizer": BYTES, "normalizer": normalizers.NFKC()},
-    "pieces": {
-        "normalizer": normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
-    },
+    "pieces": {"normalizer": normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])},
     "words without spaces": {
         "pre_tokenizer": pre_tokenizers.Whitespace(),
         "normalizer": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Strip()]),
@@ -40,8 +37,7 @@ def test_masks_from_the_ends_of_spans_are_those_from_all_offsets(kind: str) -> N
     for part, value in KINDS[kind].items():
         setattr(tokenizer, part, value)
     alphabet = pre_tokenizers.ByteLevel.alphabet() if "bytes" in kind else []
-    special = ["<unk>", "<|im_end|>"]
-    options = {"special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
+    options = {"special_tokens": ["<unk>", "<|im_end|>"], "initial_alphabet": alphabet, "show_progress": False}
     trainer = trainers.BpeTrainer(vocab_size=330, **options)
     tokenizer.train_from_iterator(CORPUS, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)

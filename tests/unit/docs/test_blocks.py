@@ -45,8 +45,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def run_blocks(page: str, *, folder: Path, slow: bool) -> None:
-    """Writes the files of a page and runs its commands in a folder; one that fails fails the test
-    with its output."""
+    """Writes the files of a page and runs its commands; one that fails fails with its output."""
     for block in blocks_of(page):
         if not block.run or (block.slow and not slow):
             continue

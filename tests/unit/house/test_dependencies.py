@@ -12,9 +12,7 @@ from tests.unit.house.tree import ROOT, run_python
 #: A distribution's name where it is not the module's.
 DISTRIBUTIONS = {"ruamel": "ruamel.yaml", "mlflow": "mlflow-skinny"}
 
-#: Where a module comes with what the user has then: `shardwise.Trainer` is a
-#: `transformers.Trainer`, which needs accelerate; `doctor` says which versions are supported where
-#: packaging, which transformers needs, is there.
+#: Imported only by users who have it: transformers needs packaging, and its Trainer accelerate.
 WITH_ANOTHER = {"accelerate": {"train/own_loop/hugging_face.py"}, "packaging": {"launch/doctor.py"}}
 
 

@@ -1,5 +1,4 @@
-"""The recipe of CONTRIBUTING.md for an optimizer: a made-up one, written into its files alone, is
-planned and steps."""
+"""An optimizer that is added as CONTRIBUTING.md says is planned and steps."""
 
 import json
 import re

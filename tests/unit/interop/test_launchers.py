@@ -1,5 +1,4 @@
-"""Commands and files that start Shardwise elsewhere: they say the plan's numbers, and keep to
-published schemas."""
+"""What starts Shardwise elsewhere says the plan's numbers, and keeps to published schemas."""
 
 import json
 import shutil
@@ -91,8 +90,7 @@ def test_the_batch_script_has_in_force_what_the_plan_knows_and_says_why_the_rest
     ],
 )
 def test_the_batch_script_queues_again_a_run_that_has_saved(make, tmp_path, asked_to_stop, code, state, requeued):
-    """With programs of Slurm's names that note what they are asked; a real Slurm is `make
-    test-nodes`' affair."""
+    """With programs of Slurm's names that note what they are asked; `make test-nodes` has Slurm."""
     notes = tmp_path / "notes"
     scancel = f'#!/bin/bash\necho "scancel $*" >> {notes}\ntouch {tmp_path}/stop\n'
     signal = "kill -TERM $PPID\nwhile [ ! -e stop ]; do sleep 0.05; done\n" if asked_to_stop else ""

@@ -1,5 +1,4 @@
-"""A target never gets another layout than the plan's: what its files cannot say is refused in a
-sentence."""
+"""A target never gets another layout than the plan's: what it cannot say is refused."""
 
 from typing import Any
 

@@ -1,5 +1,4 @@
-"""Files for people who stay with their trainer: they say the plan's numbers in the other tool's
-words."""
+"""Files for people who stay with their trainer say the plan's numbers in its words."""
 
 import ast
 import importlib.util
@@ -18,8 +17,7 @@ from tests.unit.interop.test_refusals import zero
 
 ROOT = Path(__file__).parents[3]
 
-#: The keys of torchtitan 0.3.0 that are set; a dataclass with slots refuses others. `make
-#: test-exports` asks it.
+#: The keys of torchtitan 0.3.0 that are set; it refuses others, as `make test-exports` shows.
 TORCHTITAN = {
     "parallelism": "data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward "
     "tensor_parallel_degree pipeline_parallel_degree pipeline_parallel_schedule pipeline_parallel_microbatch_size",

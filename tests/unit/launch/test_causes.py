@@ -57,8 +57,7 @@ def test_a_failure_of_the_users_input_and_a_refusal_stay_what_they_are(run: RunD
     assert str(cause) == "a.jsonl:3: empty"
 
 
-#: As torch's NCCL watchdog and its peers write when rank 1's device fails; the second is two
-#: seconds later.
+#: As torch's NCCL watchdog writes when rank 1's device fails, and as a peer's does behind it.
 FAULT = """/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1553: indexSelectLargeIndex: block: [0,0,0], thread: [0,0,0] \
 Assertion `srcIndex < srcSelectDimSize` failed.
 [rank1]:[E{} ProcessGroupNCCL.cpp:2068] [PG ID 0 PG GUID 0 Rank 1] Process group watchdog thread terminated with \
@@ -90,12 +89,10 @@ def test_of_aborted_ranks_the_first_whose_log_has_a_fault_of_its_device_is_the_c
 
 
 def test_what_an_earlier_start_wrote_to_the_log_is_not_how_this_one_ended(run: RunDirectory) -> None:
-    run.rank_log(1).write_text(f"{STARTED}\nNo space left on device\n{STARTED}\n")
-    cause = str(first_cause(run, processes=2, exits=KILLED))
-    assert cause.endswith(f"it wrote nothing to its log: {run.rank_log(1)}")
-    run.rank_log(1).write_text(f"{STARTED}\nNo space left on device\n{STARTED}\none\n")
-    cause = str(first_cause(run, processes=2, exits=KILLED))
-    assert cause.endswith(f"the end of {run.rank_log(1)}:\n  | one")
+    log = run.rank_log(1)
+    for wrote, said in (("", f"it wrote nothing to its log: {log}"), ("one\n", f"the end of {log}:\n  | one")):
+        log.write_text(f"{STARTED}\nNo space left on device\n{STARTED}\n{wrote}")
+        assert str(first_cause(run, processes=2, exits=KILLED)).endswith(said)
 
 
 def test_where_no_rank_could_say_why_the_ends_of_their_logs_are_shown(run: RunDirectory) -> None:

@@ -1,5 +1,6 @@
 """A run directory: the job that it is of, the number of processes, and who else is in it."""
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -115,7 +116,8 @@ def test_the_number_of_samples_is_known_once_the_data_are_prepared(run: RunDirec
 
 
 def test_a_folder_is_one_runs_at_a_time_and_no_file(run: RunDirectory) -> None:
-    with locked(run), pytest.raises(RunDirectoryError, match="in use by another run"), locked(run):
+    in_use = rf"is in use by another run \(process {os.getpid()}\)"
+    with locked(run), pytest.raises(RunDirectoryError, match=in_use), locked(run):
         pass
     with locked(run):
         pass

@@ -1,5 +1,4 @@
-"""Launchers of several machines: what they are told, how they meet, and what one hears of
-another."""
+"""Launchers of several machines: what they are told, how they meet, what one hears of another."""
 
 import socket
 import threading

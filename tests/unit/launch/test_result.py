@@ -1,5 +1,4 @@
-"""A finished run's result: whole as its manifest says, or a sentence that names the file and what
-to do."""
+"""A finished run's result is whole as its manifest says, or a sentence names file and remedy."""
 
 import hashlib
 import os
@@ -21,8 +20,7 @@ CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safeten
 
 @pytest.fixture
 def finished(run: RunDirectory) -> RunDirectory:
-    """A run that came to its end; one of its files is too large to be hashed where nothing has
-    changed it since."""
+    """A run that came to its end; one file is too large to be hashed where nothing changed it."""
     run.final.mkdir()
     files: dict[str, object] = {}
     for name, content in CONTENT.items():
@@ -70,8 +68,7 @@ def test_fewer_steps_than_were_trained_are_refused_before_anything_is_touched(fi
 
 
 def _flip(path: Path, *, keeps_time: bool = False) -> None:
-    """Changes one byte of a file that keeps its size, and with `keeps_time` the time that copies
-    preserve."""
+    """Changes one byte of a file, which keeps its size, and with `keeps_time` its time."""
     before = path.stat()
     time.sleep(0.02)  # a tick of the file system's clock
     with path.open("r+b") as file:

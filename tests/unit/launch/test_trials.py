@@ -127,8 +127,8 @@ def test_an_earlier_trial_is_removed_and_nothing_else_is(tmp_path: Path) -> None
     assert (other / "precious.txt").exists()
 
 
-def own(layout: Layout | str, *names: str, hardware: str = "cpu:1") -> list[Trial | Unable]:
-    trials, unable = find_trials(names or None, cluster=parse_hardware(hardware), method="lora", own=layout)
+def own(layout: Layout | str, *names: str) -> list[Trial | Unable]:
+    trials, unable = find_trials(names or None, cluster=parse_hardware("cpu:1"), method="lora", own=layout)
     return [*trials, *unable]
 
 
@@ -144,8 +144,7 @@ def test_the_jobs_own_layout_is_a_trial_where_there_is_room() -> None:
 
 
 def small(layout: Layout | None, *names: str, hardware: str = "cpu:4") -> tuple[list[str], dict[str, str], str]:
-    """Trials and what is unable of five blocks with six heads, two of keys and values; and what to
-    write."""
+    """Trials of five blocks with six heads, two of keys and values; the unable; what to write."""
     sizes = {"num_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 2}
     model = replace(find_model("tinyllama-1.1b", offline=True), **sizes)
     trials, unable = find_trials(names, cluster=parse_hardware(hardware), method="full", model=model, own=layout)

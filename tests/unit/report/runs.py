@@ -1,5 +1,4 @@
-"""Run directories as the real writers leave them, with figures that the tests can recompute in
-their heads."""
+"""Run directories as the real writers leave them, with figures that are easily recomputed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a report says of memory by phase, of the rows that were seen, and of a gap that is worth a
-sentence."""
+"""What a report says of memory by phase, of the rows that were seen, and of a large gap."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +23,7 @@ def seen(size: int, *, later: int = 0) -> SeenMemory:
 
 
 def reported(root: Path, size: int, *, of: SeenMemory | None, compiled: bool = False) -> Report:
-    """Of a run whose peak is forecast at 21 GiB; weights and optimizer states take 14 of what was
-    measured."""
+    """Of a run of 21 GiB as forecast; weights and optimizer states take 14 of what was measured."""
     run = finished_run(root / "run")
     measured = read_json(run.measured) or {}
     parts = {"weights": 10 * GIB, "optimizer": 4 * GIB, "other": size - 14 * GIB}

@@ -23,8 +23,7 @@ def executed(*, micros: int = 4, **degrees: Any) -> Execution:
 
 
 def ran(root: Path, layout: str, *, seconds: float, shares: Any = None, busy: Any = None, **noted: Any) -> Contender:
-    """A finished run on two ranks whose steps take so long, and whose ranks are busy for such
-    shares of them."""
+    """A finished run on two ranks whose steps take so long, of which ranks are busy such shares."""
     maker = RunMaker(root=root / layout, num_steps=10).planned().prepared().started().stepped().measured().ended()
     records = [{**record, "step_seconds": seconds} for record in read_metrics(maker.run)]
     for record in records:

@@ -8,8 +8,7 @@ from shardwise.units import MIB
 
 
 def _changes(*sizes: float) -> list[Change]:
-    """Allocations of so many MiB, in order; a negative number frees the oldest that is alive of
-    that size."""
+    """Allocations of so many MiB, in order; a negative number frees the oldest of that size."""
     alive: list[tuple[int, Allocation]] = []
     changes: list[Change] = []
     for size in sizes:

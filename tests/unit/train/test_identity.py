@@ -1,5 +1,4 @@
-"""A refused resume names what differs: the key of the job, the version or the data, each where it
-is mended."""
+"""A refused resume names what differs, key, version or data, where it is mended."""
 
 from typing import Any
 
@@ -47,7 +46,7 @@ def test_another_version_or_model_under_the_same_name_is_named() -> None:
         "job:1: model.safetensors of this model is another file than out/checkpoint-5 was written with, under the same "
         "name; bring back what it was written with"
     )
-    other = identity(files={"config.json": "4"})
-    other["job"]["model"] = "n"
-    (renamed,) = refusal(identity(), other)
-    assert renamed.startswith("job:1: model is 'n', and out/checkpoint-5 was written with 'm'")
+    now = identity(files={"config.json": "4"})
+    now["job"]["model"] = "n"
+    (said,) = refusal(identity(), now)
+    assert said.startswith("job:1: model is 'n', and out/checkpoint-5 was written with 'm'")

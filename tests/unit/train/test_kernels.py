@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from shardwise.models.built.shape import built_shape
 from shardwise.plan.answer import _of_which_code
 from shardwise.spec.model.profile import Amount, ModelProfile
 from shardwise.train.rehearsing.kernels import _KERNELS, _run
@@ -24,26 +25,15 @@ PACKAGES = ("causal_conv1d", "fla", "mamba_ssm")
 
 def profiles(config: dict, packages=PACKAGES):
     """In PyTorch's own code, and with kernels; in bfloat16."""
-    from shardwise.models.built.shape import built_shape
-
     model = built_shape(config, file="-")
     attention = "eager" if model.eager_attention else "sdpa"
     chosen = execution(precision="bf16", attn_implementation=attention)
     asked = job(data={"max_length": 256}, train={"disable_dropout": True})
 
-    def measure(kernels):
-        return profile_blocks(
-            asked,
-            chosen,
-            config=their_config(config),
-            shape=model,
-            lengths=(64, 128, 256),
-            sharded=False,
-            casts=False,
-            packages=kernels,
-        )
-
-    return measure(()), measure(packages)
+    known = {"config": their_config(config), "shape": model, "lengths": (64, 128, 256)}
+    return tuple(
+        profile_blocks(asked, chosen, **known, sharded=False, casts=False, packages=some) for some in ((), packages)
+    )
 
 
 def test_kernels_keep_less_than_pytorchs_own_code() -> None:
@@ -72,8 +62,7 @@ def test_the_delta_rule_keeps_what_its_source_keeps() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):
         rule = _KERNELS["torch_chunk_gated_delta_rule"][1:]
         made, state = _run([], "fla", *rule, query, key, value, g=g, beta=beta)
-    # 2 bytes for queries, keys, values, beta and a row of the inverse; 4 for two norms and the
-    # decay.
+    # 2 bytes for queries, keys, values, beta, a row of the inverse; 4 for two norms and the decay.
     assert sum(one.nbytes for one in kept) == 2 * 128 * 4 * (2 * (16 + 16 + 32 + 1 + 64) + 4 * 3)
     assert (made.shape, made.dtype, state) == (value.shape, value.dtype, None)
     made.sum().backward()

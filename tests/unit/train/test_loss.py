@@ -1,5 +1,4 @@
-"""The loss module: the same sum and gradients as whole logits give, whatever is trained, with a
-chunk of logits."""
+"""The loss module gives the sum and the gradients of whole logits, with a chunk of logits."""
 
 from typing import Any
 
@@ -80,8 +79,7 @@ def test_losses_and_gradients_are_those_of_whole_logits(head: str, trained: floa
 @pytest.mark.parametrize("precision", ["fp32", "mixed"])
 @pytest.mark.parametrize("head", ["linear", "capped"])
 def test_a_compiled_softmax_makes_the_same_losses_and_gradients(head, precision, monkeypatch) -> None:
-    """Over three chunks, the last of which is smaller; `aot_eager` is torch's compiler without its
-    last stage."""
+    """Over three chunks, the last a smaller one; `aot_eager` lacks the compiler's last stage."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     data, (config, adapters), calls = batch(3, 32, trained=0.9), HEADS[head], []
     found: list[list[torch.Tensor]] = []

@@ -70,8 +70,7 @@ def test_schedules_warm_up_where_asked(settings, expected) -> None:
     assert rates(6, **settings) == pytest.approx(expected)
 
 
-#: An optimizer -> what of it shows the gradient it stepped by: SGD without momentum has weights
-#: alone.
+#: An optimizer -> what of it shows the gradient it stepped by; plain SGD has weights alone.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("exp_avg", {"adam_beta1": 0.0}),
     "adamw_foreach": ("exp_avg", {"adam_beta1": 0.0}),
@@ -131,8 +130,7 @@ def test_a_step_whose_loss_or_norm_is_not_finite_changes_neither_weights_nor_sta
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_norm_of_a_large_gradient_is_that_of_its_shards(dtype) -> None:
-    """torch's own on a CPU is 7e-4 too small for as many elements, and 3e-4 for a quarter of
-    them."""
+    """torch's own on a CPU is 7e-4 too small for so many elements, 3e-4 for a quarter of them."""
     drawn = torch.randn(4096, 4096, generator=torch.Generator().manual_seed(0)).to(dtype)
     exact = drawn.double().square().sum().sqrt().item()
 

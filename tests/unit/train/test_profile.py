@@ -23,8 +23,7 @@ OWN_KEYS = {"gptj": {"rotary_dim": 8}, "falcon": {"multi_query": False}}
 
 @pytest.fixture(autouse=True)
 def _packed_as_before(monkeypatch) -> None:
-    """What a profile tells transformers of packed rows holds for its process, which here has other
-    tests."""
+    """What a profile tells transformers of packed rows would hold for the tests behind it."""
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
 
 
@@ -51,13 +50,10 @@ def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
     if not installed([kind]):
         pytest.skip(f"the installed transformers has no {kind}")
     rules, measured, profile = rules_and_profile(kind, precision="fp32")
-    # What grows with rows alone: a few tables of a block are made for all rows. Some rotations keep
-    # tables of each block beside, which no rule counts: 0.2 % of a block of GLM-4-9B, much of
-    # these.
+    # Some rotations keep tables of each block, which no rule counts: 0.2 % of a block of GLM-4-9B.
     tables = 3 * 16 * 4 if kind in ("ernie4_5", "falcon", "glm", "glm4", "gptj", "helium") else 0
     assert rules.saved * 0.99 <= measured.saved <= rules.saved * 1.01 + tables
-    # Code that scales embeddings or adds positions holds one tensor more until its backbone
-    # returns.
+    # Code that scales embeddings or adds positions holds a tensor until its backbone returns.
     held = 0 if measured.final_norm > rules.final_norm - rules.stream / 2 else rules.stream
     # Masks and tables of positions, which blocks share, may be gone before the head or behind it.
     assert measured.final_norm + held == pytest.approx(
@@ -65,13 +61,17 @@ def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
     )
 
 
-def products_of(**keys):
-    config = small_config("qwen3_moe", hidden_size=64, moe_intermediate_size=32, head_dim=16, **keys)
+def measured_of(config, *, attention="sdpa", **data):
+    """A shape, and what is measured of its first block."""
     model = shape_from_data(config, file="-")
-    asked, chosen = job(data={"max_length": LENGTH}), execution(attn_implementation="sdpa", precision="mixed")
+    asked = job(data={"max_length": LENGTH, **data})
+    chosen = execution(attn_implementation=attention, precision="mixed")
     known = {"config": their_config(config), "shape": model, "lengths": (8, 16, LENGTH)}
-    measured = profile_blocks(asked, chosen, **known, sharded=False, casts=True)
-    return model, measured.blocks[0]
+    return model, profile_blocks(asked, chosen, **known, sharded=False, casts=True).blocks[0]
+
+
+def products_of(**keys):
+    return measured_of(small_config("qwen3_moe", hidden_size=64, moe_intermediate_size=32, head_dim=16, **keys))
 
 
 def test_seconds_by_a_profile_are_those_by_rules() -> None:
@@ -101,11 +101,7 @@ def test_products_of_experts_and_of_attention_are_counted() -> None:
 
 
 def test_a_kernel_that_is_told_of_documents_is_measured_too() -> None:
-    model = shape_from_data(config := small_config("llama", max_position_embeddings=64), file="-")
-    asked = job(data={"max_length": LENGTH, "packing": True})
-    known = {"config": their_config(config), "shape": model, "lengths": (8, 16, LENGTH)}
-    chosen = execution(attn_implementation="varlen", precision="mixed")
-    (block,) = profile_blocks(asked, chosen, **known, sharded=False, casts=True).blocks
+    model, block = measured_of(small_config("llama", max_position_embeddings=64), attention="varlen", packing=True)
     assert block.saved.row[1] > 16 * model.hidden_size  # bytes a token
     scores = 2 * model.num_attention_heads * model.head_dim  # two products with half the keys
     assert block.flops.row[2] == pytest.approx(scores)

@@ -59,8 +59,7 @@ class Tab:
         self.page.wait_for_selector("html.scripted")
 
     def until(self, true: str, *, seconds: float = 20) -> None:
-        """Waits until an expression is true; Playwright's own waiting is refused by the page's
-        policy (eval)."""
+        """Waits for an expression; the page's policy refuses Playwright's own waiting (eval)."""
         until = time.monotonic() + seconds
         while not self.page.evaluate(true):
             assert time.monotonic() < until, true

@@ -1,5 +1,4 @@
-"""The pages in a real browser: Chromium by Playwright, at three widths, in dark and light, by
-keyboard alone."""
+"""The pages in Chromium by Playwright, at three widths, in dark and light, by keyboard alone."""
 
 import json
 import os

@@ -99,13 +99,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+
 class Files:
     """A web server of a folder, which knows nothing of what is in it."""
 
     def __init__(self, folder: Path) -> None:
-        class Quiet(SimpleHTTPRequestHandler):
-            def log_message(self, *_: object) -> None: ...
-
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"

@@ -4,8 +4,7 @@ from pathlib import Path
 
 
 def _read(path: Path) -> str:
-    """A template, whose lines are broken for the eye alone; what stands in the first is about
-    it."""
+    """A template: its lines are broken for the eye alone, and a comment is about it."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return "".join(line.strip() for line in lines if not line.startswith("{#"))
 
