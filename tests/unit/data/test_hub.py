@@ -107,21 +107,17 @@ for find in (data.tokenizer_folder, models.find_model_folder):
     assert all(re.search(UNREACHABLE[endpoint], line) for line in (tokenizer, model))
 
 
-def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_not(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    asked: list[str] = []
+
+    def fetched(spec: SourceSpec) -> tuple[Path, str]:
+        assert spec.path == "openai/gsm8k"
+        return tmp_path / "rows.parquet", "from the hub"
 
     def find(spec: SourceSpec) -> tuple[Source, ...]:
-        def fetch_nothing(spec: SourceSpec) -> tuple[Path, str]:
-            asked.append(spec.path)
-            return tmp_path / "rows.parquet", "from the hub"
-
-        return find_sources([spec], fetch=fetch_nothing, key="path", places=Places(by_key={}, file="job.yaml"))
+        return find_sources([spec], fetch=fetched, key="path", places=Places(by_key={}, file="job.yaml"))
 
     (source,) = find(SourceSpec(path="openai/gsm8k", name="main"))
-    assert asked == ["openai/gsm8k"]
     assert (source.files[0].kind, source.files[0].label, source.note) == ("parquet", "openai/gsm8k", "from the hub")
     for path in ("chats.jsonl", "no/such/folder", "../gone", "/gone"):
         with pytest.raises(DataError, match=f"job.yaml:1: data.path: {path}: there is no such file or folder"):

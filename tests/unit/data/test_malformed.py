@@ -28,6 +28,7 @@ def _parquet(names: list[str], columns: list[Any]) -> bytes:
     return into.getvalue()
 
 
+PARQUET = _parquet(["text"], [["the cat " * 100] * 500])
 #: name -> (content, line, what is said); see `test_read.py` for files, `test_formats.py` for rows.
 FILES: dict[str, tuple[bytes, int, str]] = {
     "late.jsonl": (GOOD * 3000 + b'{"question": "q", "answer": 5}\n', 3001, "answer is 5; expected text"),
@@ -44,6 +45,12 @@ FILES: dict[str, tuple[bytes, int, str]] = {
     "bytes.txt": (b"a\nb\xff\n", 2, "is not UTF-8"),
     "columns.csv": (b"foo,bar\na,b\n", 1, "has the columns foo, bar; expected messages"),
     "twice.parquet": (_parquet(["text", "text"], [["a"], ["b"]]), 1, "the column 'text' stands twice; remove one"),
+    "page.parquet": (PARQUET[:4] + b"\xff" * 196 + PARQUET[200:], 1, "is damaged from here on: "),
+    "row.jsonl": (
+        b'{"text": "' + b"x" * (20 * MIB) + b'"}\n',
+        1,
+        "longer than 16 MiB; a row holds one training exampl",
+    ),
 }
 
 
@@ -63,15 +70,6 @@ def test_the_first_twenty_problems_are_listed_and_all_are_counted(tmp_path: Path
     error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)}, workers=2)
     assert "... and 4980 more (5000 in all)" in str(error)
     assert [problem.where for problem in error.problems] == [f"{path}:{line}" for line in range(2, 22)]
-
-
-def test_a_damaged_parquet_page_is_a_sentence(tmp_path: Path, plain_model: Path) -> None:
-    content = bytearray(_parquet(["text"], [["the cat " * 100] * 500]))
-    content[4:200] = b"\xff" * 196
-    (tmp_path / "rows.parquet").write_bytes(content)
-    error = refused(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "rows.parquet")})
-    assert re.search(r"rows\.parquet:1\b", str(error))
-    assert len(str(error).splitlines()) == 1
 
 
 @pytest.mark.parametrize("damage", [None, "{"])
@@ -228,10 +226,3 @@ def test_a_tokenizer_that_names_code_of_its_own_runs_none(tmp_path: Path) -> Non
     error = refused(tmp_path / "run", model=model, data={"path": str(path)})
     assert "has no tokenizer that can be loaded" in str(error)
     assert not (tmp_path / "ran").exists()
-
-
-def test_an_enormous_row_is_refused_without_being_held(tmp_path: Path, plain_model: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"text": "a b"}\n{"text": "' + b"x" * (20 * MIB) + b'"}\n')
-    error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)})
-    assert f"{path}:2: this row is longer than 16 MiB; a row holds one training example" in str(error)

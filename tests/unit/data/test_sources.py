@@ -121,17 +121,14 @@ def test_training_and_evaluation_read_two_splits_of_one_folder(tmp_path, plain_m
     assert "  other files not read: 1\n" in said
 
 
-def test_a_clone_of_a_hub_data_set_is_read_without_its_metadata(tmp_path: Path) -> None:
+def test_a_clone_of_a_hub_data_set_is_read_without_metadata_and_one_of_several_by_its_folder(tmp_path: Path) -> None:
     folder = made(tmp_path, "data/train-00000-of-00001.jsonl", "dataset_infos.json", ".git/rows.jsonl", ".cache/b.json")
     for name in ("README.md", ".gitattributes", "dataset_info.json", "config.json"):
         (folder / name).write_text("---\nconfigs:\n- config_name: default\n  data_files: data/train-*\n---\n# A set\n")
     source = found(folder)
     assert names(source, folder) == ["data/train-00000-of-00001.jsonl"]
     assert source.num_ignored == 4
-
-
-def test_a_clone_with_several_configurations_is_refused_for_one_of_them(tmp_path: Path) -> None:
-    folder = made(tmp_path, "main/train.jsonl", "socratic/train.jsonl")
+    folder = made(tmp_path / "several", "main/train.jsonl", "socratic/train.jsonl")
     (folder / "README.md").write_text("---\nconfigs:\n- config_name: main\n- config_name: socratic\n---\n")
     with pytest.raises(DataError, match=r"several data sets, as its README.md says: main, socratic; name the folder"):
         found(folder)

@@ -16,15 +16,12 @@ DISTRIBUTIONS = {"ruamel": "ruamel.yaml", "mlflow": "mlflow-skinny"}
 WITH_ANOTHER = {"accelerate": {"train/own_loop/hugging_face.py"}, "packaging": {"launch/doctor.py"}}
 
 
-def declared() -> tuple[set[str], set[str]]:
-    """Names of the base install, and with those of the extras that users install."""
+def declared() -> set[str]:
+    """Names of the base install, and of the extras that users install."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     of_users = [name for extra, names in extras.items() if extra not in ("dev", "peers", "docs") for name in names]
-    base, more = (
-        {re.match(r"[\w.-]+", name)[0].lower() for name in names} for names in (project["dependencies"], of_users)
-    )
-    return base, base | more
+    return {re.match(r"[\w.-]+", name)[0].lower() for name in (*project["dependencies"], *of_users)}
 
 
 def imported() -> dict[str, set[str]]:
@@ -42,19 +39,18 @@ def imported() -> dict[str, set[str]]:
 
 
 def test_every_module_that_the_package_imports_is_declared() -> None:
-    _, all_of_them = declared()
+    known = declared()
     missing = {
         name: files
         for name, files in imported().items()
-        if DISTRIBUTIONS.get(name, name) not in all_of_them and files != WITH_ANOTHER.get(name)
+        if DISTRIBUTIONS.get(name, name) not in known and files != WITH_ANOTHER.get(name)
     }
     assert not missing
 
 
 def test_what_is_declared_is_pinned() -> None:
     pins = (ROOT / "constraints.txt").read_text().lower()
-    _, all_of_them = declared()
-    assert not [name for name in all_of_them - {"wandb", "mlflow-skinny"} if f"\n{name}==" not in pins]
+    assert not [name for name in declared() - {"wandb", "mlflow-skinny"} if f"\n{name}==" not in pins]
 
 
 def test_the_pure_wing_imports_without_torch_and_templates_for_pages_only() -> None:

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ import pytest
 from tests.unit.interop.conftest import export
 from tests.unit.interop.test_launchers import TWO_NODES, yaml_of
 from tests.unit.interop.test_refusals import zero
-
-ROOT = Path(__file__).parents[3]
 
 #: The keys of torchtitan 0.3.0 that are set; it refuses others, as `make test-exports` shows.
 TORCHTITAN = {
@@ -105,17 +102,17 @@ def test_deepspeed_is_told_of_sgd_and_of_a_share_of_warmup(make) -> None:
 
 
 def keywords_of(text: str, name: str) -> dict[str, Any]:
-    """The literal arguments of a call in a script."""
+    """The arguments of a call in a script."""
     (call,) = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == name]
-    return {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg and _is_literal(k.value)}
+    return {keyword.arg: value_of(keyword.value) for keyword in call.keywords if keyword.arg}
 
 
-def _is_literal(node: ast.expr) -> bool:
+def value_of(node: ast.expr) -> Any:
+    """A literal, or the text of what is none."""
     try:
-        ast.literal_eval(node)
+        return ast.literal_eval(node)
     except ValueError:
-        return False
-    return True
+        return ast.unparse(node)
 
 
 def test_the_trl_script_says_the_job(make) -> None:
@@ -169,7 +166,7 @@ def test_torchtitan_is_told_every_degree_in_keys_that_it_has(make, layout, set_t
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             section, _, key = ast.unparse(node.targets[0]).removeprefix("config.").partition(".")
             assert key in TORCHTITAN[section].split() or not key, ast.unparse(node)
-            found[key or section] = ast.literal_eval(node.value) if _is_literal(node.value) else ast.unparse(node.value)
+            found[key or section] = value_of(node.value)
     assert set_to.items() <= found.items()
     assert (found["global_batch_size"], found["seq_len"], found["steps"]) == (8, 1024, 100)
     assert found["model_spec"] == "model_registry('8B')"
@@ -184,12 +181,11 @@ def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard(make) -> None:
     assert (made["max_steps"], made["micro_batch_size"], made["sequence_len"]) == (100, 2, 1024)
     lora = {"method": "lora", "lora": {"r": 8, "target_modules": ["q_proj", "v_proj"]}}
     made = export(make(job=lora, offload="optimizer"), "llama-factory")
-    settings, zero = yaml_of(made.files["llama_factory.yaml"]), json.loads(made.files["deepspeed.json"])
+    settings, of_zero = yaml_of(made.files["llama_factory.yaml"]), json.loads(made.files["deepspeed.json"])
     assert (settings["finetuning_type"], settings["lora_rank"], settings["lora_target"]) == ("lora", 8, "q_proj,v_proj")
-    assert zero["zero_optimization"] == {**STAGE_3, "offload_optimizer": HOST}
+    assert of_zero["zero_optimization"] == {**STAGE_3, "offload_optimizer": HOST}
     assert json.loads(made.files["dataset_info.json"])["rows"]["file_name"] == "rows.jsonl"
-    states = {"dp_shard": 2, "zero_stage": 1, "reshard_after_forward": False}
-    swift = yaml_of(export(make(layout=states), "ms-swift").files["ms_swift.yaml"])
+    swift = yaml_of(export(make(layout=zero(1)), "ms-swift").files["ms_swift.yaml"])
     assert (swift["deepspeed"], swift["torch_dtype"], swift["max_steps"]) == ("zero1", "bfloat16", 100)
     alone = yaml_of(export(make(layout={"dp_replicate": 2}), "ms-swift").files["ms_swift.yaml"])
     assert alone["torch_dtype"] == "float32" and "deepspeed" not in alone

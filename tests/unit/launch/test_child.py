@@ -73,22 +73,19 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "standin.py"
 
 
-def test_what_is_not_understood_is_said_at_the_file(program: Path) -> None:
-    refuses = "json.dump({'refused': [json.load(sys.stdin)['file'] + ' is odd']}, sys.stdout)"
-    program.write_text(f"import json, sys; {refuses}")
-    with pytest.raises(ModelError, match=r"^m/config\.json: m/config\.json is odd$"):
-        built_shape({"model_type": "stranger"}, file="m/config.json")
+REFUSES = "json.dump({'refused': [json.load(sys.stdin)['file'] + ' is odd']}, sys.stdout)"
 
 
 @pytest.mark.parametrize(
     ("build", "limit", "said"),
     [
+        (f"import json, sys; {REFUSES}", 60, r"^m/config\.json: m/config\.json is odd$"),
         ("raise MemoryError('no room')", 60, "'stranger' has no row .*, and building it failed: MemoryError: no room"),
         ("import time; time.sleep(60)", 0.5, "has no row in the catalogue, and building it took more than 0.5 s"),
     ],
 )
-def test_a_build_that_fails_says_why_and_one_that_does_not_end_is_ended(program, build, limit, said, monkeypatch):
+def test_a_build_that_fails_says_why_and_one_without_an_end_is_ended(program, build, limit, said, monkeypatch):
     monkeypatch.setattr(torch_helpers, "LIMIT_SECONDS", limit)
     program.write_text(build)
     with pytest.raises(ModelError, match=said):
-        built_shape({"model_type": "stranger"}, file="f")
+        built_shape({"model_type": "stranger"}, file="m/config.json")

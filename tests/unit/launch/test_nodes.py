@@ -54,17 +54,13 @@ def test_options_that_are_missing_or_impossible_are_refused(options, sentence) -
     assert sentence in str(caught.value)
 
 
-def test_the_master_may_have_a_port() -> None:
+def test_the_master_may_have_a_port_and_one_node_is_a_run_on_this_machine() -> None:
     named = Nodes.read(nodes=2, node_rank=1, master="n0:7", max_restarts=0)
     assert named == Nodes(count=2, rank=1, host="n0", port=7)
     bare = Nodes.read(nodes=2, node_rank=1, master="fd00::1", max_restarts=0)
     assert bare == replace(named, host="fd00::1", port=29500)
-
-
-@pytest.mark.parametrize("options", [(None, None, None), (1, None, None), (1, 0, "n0")])
-def test_one_node_is_a_run_on_this_machine(options) -> None:
-    nodes, rank, master = options
-    assert Nodes.read(nodes=nodes, node_rank=rank, master=master, max_restarts=2) is None
+    for nodes, rank, master in ((None, None, None), (1, None, None), (1, 0, "n0")):
+        assert Nodes.read(nodes=nodes, node_rank=rank, master=master, max_restarts=2) is None
 
 
 def test_two_nodes_that_meet_tell_each_other_how_ranks_ended_and_node_0_how_it_went(both) -> None:

@@ -116,8 +116,6 @@ def test_what_ended_a_rank_is_told_with_the_checkpoint_that_the_same_command_goe
     with pytest.raises(WorkerFailedError, match=r"rank 0 was ended by signal 9 \(SIGKILL\)") as caught:
         run_workers(run, processes=1, module=worker("os.kill(os.getpid(), signal.SIGKILL)"))
     assert str(caught.value).splitlines()[-1] == f"the same command goes on from {run.checkpoint(2)}"
-    with pytest.raises(InputError, match=r"^no such row$"):
-        run_workers(run, processes=1, module=worker('fail("no such row", input_error=True)'))
 
 
 #: Comes to its end and is aborted then, as by threads that outlive their group.
