@@ -19,6 +19,7 @@ ANSWER = {"role": "assistant", "content": "sunny"}
 TEXT = '{"city":"Paris",  "days": 2}'
 OBJECT = {"city": "Paris", "days": 2}
 WRITTEN = '{"city": "Paris", "days": 2}'
+PAIRS = "city=Paris days=2"
 
 
 def calling(arguments: Any, **more: Any) -> dict[str, Any]:
@@ -53,27 +54,14 @@ def told(data: dict[str, Any]) -> str:
 #: How a template writes a call -> what it writes of arguments that are text, and of an object.
 CALLS = {
     "Qwen2.5, Llama-3.1, Hermes": ("{{ call.function.arguments | tojson }}", WRITTEN, WRITTEN),
-    "Qwen3, Kimi": (
-        "{% if call.function.arguments is string %}{{ call.function.arguments }}"
-        "{% else %}{{ call.function.arguments | tojson }}{% endif %}",
-        WRITTEN,
-        WRITTEN,
-    ),
+    "Qwen3, Kimi": ("{% set a = call.function.arguments %}{{ a if a is string else a | tojson }}", WRITTEN, WRITTEN),
     "DeepSeek": ("{{ call['function']['name'] + '\n' + call['function']['arguments'] + '\n' }}", TEXT, WRITTEN),
     "Functionary": ("{{ call.function.arguments ~ '' }}", TEXT, WRITTEN),
     "plain": ("{{ call.function.arguments }}", TEXT, WRITTEN),
     "filtered": ("{{ call.function.arguments | string | trim }}", TEXT, WRITTEN),
     "Mistral": ("{{ call.function | tojson }}", WRITTEN, WRITTEN),
-    "GLM, Qwen3-Coder": (
-        "{% for key, value in call.function.arguments.items() %}{{ key }}={{ value }} {% endfor %}",
-        "city=Paris days=2",
-        "city=Paris days=2",
-    ),
-    "Qwen3-Coder": (
-        "{% for key, value in call.function.arguments | items %}{{ key }}={{ value }} {% endfor %}",
-        "city=Paris days=2",
-        "city=Paris days=2",
-    ),
+    "GLM": ("{% for k, v in call.function.arguments.items() %}{{ k }}={{ v }} {% endfor %}", PAIRS, PAIRS),
+    "Qwen3-Coder": ("{% for k, v in call.function.arguments | items %}{{ k }}={{ v }} {% endfor %}", PAIRS, PAIRS),
 }
 
 

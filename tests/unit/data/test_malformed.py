@@ -46,11 +46,7 @@ FILES: dict[str, tuple[bytes, int, str]] = {
     "columns.csv": (b"foo,bar\na,b\n", 1, "has the columns foo, bar; expected messages"),
     "twice.parquet": (_parquet(["text", "text"], [["a"], ["b"]]), 1, "the column 'text' stands twice; remove one"),
     "page.parquet": (PARQUET[:4] + b"\xff" * 196 + PARQUET[200:], 1, "is damaged from here on: "),
-    "row.jsonl": (
-        b'{"text": "' + b"x" * (20 * MIB) + b'"}\n',
-        1,
-        "longer than 16 MiB; a row holds one training exampl",
-    ),
+    "row.jsonl": (GOOD + b"x" * (20 * MIB), 2, "this row is longer than 16 MiB; a row holds one training example"),
 }
 
 
@@ -172,13 +168,11 @@ def test_what_a_job_makes_of_good_rows_is_named(tmp_path: Path, plain_model: Pat
 
 LIMITS = WorkerLimits(memory_bytes=256 * MIB, cpu_seconds=2)
 
+LOOP, END = "{% for i in range(99999) %}", "{% endfor %}"
 BOMBS = {
     "memory at compile time": ("{{ 'a' * 10**10 }}", "needs more than 256 MiB of memory"),
     "memory while rendering": ("{% for m in messages %}{{ m.content * 10**9 }}{% endfor %}", "needs more than 256 MiB"),
-    "time": (
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "took more than 2 s of processor time; shorten the rows or replace the chat template",
-    ),
+    "time": (LOOP * 2 + END * 2, "took more than 2 s of processor time; shorten the rows or replace the chat template"),
     "escape": ("{{ cycler.__init__.__globals__.os.popen('id') }}", "the chat template refuses this row"),
     "syntax": ("{% for m in messages %}", "is no chat template: Unexpected end of template"),
     "filter": ("\n{{ messages | nofilter}}", "is no chat template: No filter named 'nofilter'. (line 2 of"),

@@ -35,31 +35,19 @@ def names(source: Source, folder: Path) -> list[str]:
     return [str(Path(file.path).relative_to(folder.resolve())) for file in source.files]
 
 
-#: Files of a folder -> those of each split. All are as `datasets` has them.
-FOLDERS: list[tuple[list[str], dict[str, list[str]]]] = [
-    (
-        ["test-1.jsonl", "train-1.jsonl", "train-2.jsonl", "validation-1.jsonl"],
-        {"train": ["train-1.jsonl", "train-2.jsonl"], "validation": ["validation-1.jsonl"], "test": ["test-1.jsonl"]},
-    ),
-    (
-        ["dev.jsonl", "eval_set.jsonl", "my.training.jsonl"],
-        {"train": ["my.training.jsonl"], "validation": ["dev.jsonl"], "test": ["eval_set.jsonl"]},
-    ),
-    (
-        ["main/val/a.jsonl", "main/train/test-a.jsonl", "main/train/b.jsonl"],
-        {"train": ["main/train/b.jsonl", "main/train/test-a.jsonl"], "validation": ["main/val/a.jsonl"]},
-    ),
-    (
-        [f"data/{name}-00000-of-00001.jsonl" for name in ("train_sft", "train_gen", "test_sft")],
-        {name: [f"data/{name}-00000-of-00001.jsonl"] for name in ("train_sft", "train_gen", "test_sft")},
-    ),
+#: Files of a folder, by split. All are as `datasets` has them.
+FOLDERS: list[dict[str, list[str]]] = [
+    {"train": ["train-1.jsonl", "train-2.jsonl"], "validation": ["validation-1.jsonl"], "test": ["test-1.jsonl"]},
+    {"train": ["my.training.jsonl"], "validation": ["dev.jsonl"], "test": ["eval_set.jsonl"]},
+    {"train": ["main/train/b.jsonl", "main/train/test-a.jsonl"], "validation": ["main/val/a.jsonl"]},
+    {name: [f"data/{name}-00000-of-00001.jsonl"] for name in ("train_sft", "train_gen", "test_sft")},
 ]
 
 
-@pytest.mark.parametrize(("files", "splits"), FOLDERS)
-def test_files_of_a_folder_are_of_the_split_that_their_names_say_as_datasets_has_it(tmp_path, files, splits) -> None:
+@pytest.mark.parametrize("splits", FOLDERS)
+def test_files_of_a_folder_are_of_the_split_that_their_names_say_as_datasets_has_it(tmp_path, splits) -> None:
     patterns = pytest.importorskip("datasets.data_files", reason="the optional extra `hub` is not installed")
-    folder = made(tmp_path / "set", *files)
+    folder = made(tmp_path / "set", *(file for files in splits.values() for file in files))
     theirs = patterns.DataFilesDict.from_patterns(patterns.get_data_patterns(str(folder)), base_path=str(folder))
     assert {str(split): [os.path.relpath(path, folder) for path in paths] for split, paths in theirs.items()} == splits
     for split, expected in splits.items():

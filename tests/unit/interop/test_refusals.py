@@ -39,6 +39,7 @@ def zero(stage: int) -> dict[str, Any]:
 
 
 DDP: dict[str, Any] = {"layout": {"dp_replicate": 2}}
+HOST_ZERO2 = {"layout": zero(2), "offload": "parameters"}
 FSDP = "plan again with --set layout=fsdp"
 #: Target, what is asked, and words of the sentence.
 OTHERS: list[tuple[str, dict[str, Any], str]] = [
@@ -55,8 +56,9 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
         for to in ("accelerate", "deepspeed")
     ),
     (
-        *("deepspeed", {"layout": zero(2), "offload": "parameters"}),
-        f"DeepSpeed offloads weights in stage 3 only, and zero2 is stage 2; {FSDP}",
+        "deepspeed",
+        {"layout": zero(2), "offload": "parameters"},
+        f"weights in stage 3 only, and zero2 is stage 2; {FSDP}",
     ),
     *(
         (to, {"hardware": "cpu:2"}, f"{to} spreads fsdp over GPUs only, and hardware is cpu:2")

@@ -117,6 +117,7 @@ def test_a_stopped_run_names_its_signal_and_claims_no_total_time(maker) -> None:
 
 OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation_steps=8)
 OF = {"execution": OTHER}
+THREE = [(1, OF), (21, {}), (31, {})]
 
 
 @pytest.mark.parametrize(
@@ -126,8 +127,9 @@ OF = {"execution": OTHER}
         ([(1, {"hardware": "2x L4"}), (31, {})], 50, "median of steps 34 to 50 with these settings"),
         ([(1, {}), (4, OF), (21, {})], 23, "median of 6 steps with these settings from 1 to 23, which are all warm-up"),
         (
-            *([(1, OF), (21, {}), (31, {})], 50),
-            "median of 24 steps with these settings from 24 to 50, after the warm-up of each start",
+            [(1, OF), (21, {}), (31, {})],
+            50,
+            "median of 24 steps with these settings from 24 to 50, after the warm-up of",
         ),
     ],
 )

@@ -54,9 +54,10 @@ class Tab:
     def __exit__(self, *_: object) -> None:
         self.page.close()
 
-    def open(self, path: str) -> None:
+    def open(self, path: str) -> Tab:
         self.page.goto(self.url + path)
         self.page.wait_for_selector("html.scripted")
+        return self
 
     def until(self, true: str, *, seconds: float = 20) -> None:
         """Waits for an expression; the page's policy refuses Playwright's own waiting (eval)."""

@@ -41,16 +41,15 @@ def random_question(seed: int) -> dict[str, str]:
     return found if chosen.random() < 0.8 else {name: found[name] for name in ("model", "method", "hardware")}
 
 
-def copied(page: Said) -> str:
-    found = re.search(r'<pre id="copied-1"[^>]*>(.*?)</pre>', page.text, flags=re.DOTALL)
+def copied(page: Said, name: str = "copied-1") -> str:
+    """The text of an element of this name."""
+    found = re.search(rf'id="{name}"[^>]*>(.*?)</(?:pre|p)>', page.text, flags=re.DOTALL)
     assert found, page.text[:2000]
     return unescape(found[1])
 
 
 def wrong(page: Said, name: str) -> str:
-    found = re.search(rf'id="wrong-{name}"[^>]*>(.*?)</p>', page.text, flags=re.DOTALL)
-    assert found
-    return unescape(found[1])
+    return copied(page, f"wrong-{name}")
 
 
 def answered(served: Served, shardwise: Shardwise, **question: str) -> tuple[Said, Any, list[str]]:
