@@ -24,11 +24,7 @@ SHORT = {"message": "out of memory: planned 1", "error": "OutOfMemoryError"}
 CAUSES = {
     "the earliest written": ([(0, 2.0, {}), (1, 1.0, {})], (), "rank 1 failed while training (step 2): E: of 1\n"),
     "a rank that vanished": ([(0, 1.0, {})], KILLED, "rank 1 was ended by signal 9 (SIGKILL)"),
-    "one without memory": (
-        [(1, 1.0, CLOSED), (2, 2.0, SHORT)],
-        KILLED,
-        "rank 2 failed while training (step 2): out of",
-    ),
+    "no memory": ([(1, 1.0, CLOSED), (2, 2.0, SHORT)], KILLED, "rank 2 failed while training (step 2): out of memory"),
     "one that a library ended": ([(1, 1.0, CLOSED)], ENDED, "rank 0 ended with exit code 3 and left no reason"),
     "none that stopped as it was asked to": ([(1, 1.0, {})], [RankExit(rank=0, code=143)], "rank 1 failed"),
 }

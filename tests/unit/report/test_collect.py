@@ -126,11 +126,7 @@ THREE = [(1, OF), (21, {}), (31, {})]
         ([(11, {})], 50, "median of steps 14 to 50 with these settings"),
         ([(1, {"hardware": "2x L4"}), (31, {})], 50, "median of steps 34 to 50 with these settings"),
         ([(1, {}), (4, OF), (21, {})], 23, "median of 6 steps with these settings from 1 to 23, which are all warm-up"),
-        (
-            [(1, OF), (21, {}), (31, {})],
-            50,
-            "median of 24 steps with these settings from 24 to 50, after the warm-up of",
-        ),
+        (THREE, 50, "median of 24 steps with these settings from 24 to 50, after the warm-up of each start"),
     ],
 )
 def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts, num_steps, note, tmp_path) -> None:
