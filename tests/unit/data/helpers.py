@@ -17,6 +17,16 @@ from shardwise.spec.job.places import write_places
 from shardwise.spec.run import RunDirectory, write_json
 
 
+def _template(path: Path) -> str:
+    """Its lines are broken for the eye alone, and a comment is about it."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return "".join(line.strip() for line in lines if not line.startswith("{#"))
+
+
+#: Chat templates in the manner of the families: their structure, in words of our own.
+TEMPLATES = {path.stem.upper(): _template(path) for path in (Path(__file__).parent / "templates").glob("*.jinja")}
+
+
 def store(
     folder: Path,
     lengths: Sequence[int],
@@ -52,7 +62,6 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 def run_directory(
     folder: Path, *, model: Path, data: Mapping[str, Any], seed: int = 42, objective: str = "sft"
 ) -> RunDirectory:
-    """A run directory with nothing but its job."""
     job = {"model": str(model), "objective": objective, "data": dict(data), "train": {"seed": seed}}
     write_json(RunDirectory(folder).resolved, job)
     return RunDirectory(folder)

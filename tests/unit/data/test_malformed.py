@@ -22,7 +22,6 @@ CHAT = b'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "
 
 
 def _parquet(names: list[str], columns: list[Any]) -> bytes:
-    """A Parquet file of one row group."""
     into = io.BytesIO()
     pq.write_table(pa.Table.from_arrays([pa.array(column) for column in columns], names=names), into)
     return into.getvalue()

@@ -9,6 +9,7 @@ from shardwise.data.read.formats import Conversation, Example, Pair, Text, conve
 from shardwise.data.read.messages import RowError
 from shardwise.data.workers.tokens import Rules, Tokenizer, Tokens, shorten
 from shardwise.spec.job.data import OverLong, TrainOn
+from tests.unit.data.helpers import TEMPLATES
 
 GENERATION = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
@@ -20,11 +21,6 @@ GENERATION = (
 UNSTABLE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }} {{ loop.revindex }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-INSTRUCT = (
-    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]"
-    "{% else %} {{ m['content'] }}{{ eos_token }}{% endif %}{% endfor %}"
 )
 
 
@@ -91,9 +87,10 @@ OF_A_CHAT: list[tuple[Example, Rules, str]] = [
     *((one, rules(train_on="all"), EVERYTHING) for one in (TOLD, Pair(prompt="hi", completion="hello"))),
     (CALLED, rules(template=TOOLS), TOOLS_AND_ANSWERS),
 ]
+LLAMA2 = rules(template=TEMPLATES["LLAMA2"])
 WITHOUT_A_TEMPLATE: list[tuple[Example, Rules, str]] = [
     (talk("hi", "hello"), rules(), "<s><|im_start|>user\nhi</s>\n<|im_start|>assistant\n⟦hello</s>⟧\n"),
-    (talk("hi", "a", "b", "c"), rules(template=INSTRUCT), "<s>[INST] hi [/INST]⟦ a</s>⟧[INST] b [/INST]⟦ c</s>⟧"),
+    (talk("hi", "a", "b", "c"), LLAMA2, "<s>[INST] hi [/INST]⟦ a </s>⟧<s>[INST] b [/INST]⟦ c </s>⟧"),
     *((PAIR, rules(train_on=train_on), "two and two?⟦ four.</s>⟧") for train_on in ("auto", "assistant")),
     (PAIR, rules(train_on="all"), "⟦two and two? four.</s>⟧"),
     *((Text(text=text), rules(), "⟦the cat</s>⟧") for text in ("the cat", "the cat</s>")),

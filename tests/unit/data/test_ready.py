@@ -14,9 +14,8 @@ from shardwise.data.read.messages import RowError
 from shardwise.data.workers.ready import AS_IT_IS, ONE_END
 from shardwise.data.workers.tokens import Tokenizer, load_tokenizer
 from tests.unit.data.conftest import CHATML
-from tests.unit.data.helpers import prepared, refused, write_jsonl
-from tests.unit.data.templates import TEMPLATES
-from tests.unit.data.test_masks import rules, shown, talk
+from tests.unit.data.helpers import TEMPLATES, prepared, refused, write_jsonl
+from tests.unit.data.test_masks import GENERATION, rules, shown, talk
 
 INST = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
@@ -113,14 +112,8 @@ U, A = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hell
 CHAT = {"messages": [U, A, U, A]}
 LONG = {"messages": [U, {"role": "assistant", "content": "the cat sat on the mat " * 20}]}
 
-WITH_NEWLINE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
-    "{% generation %}{{ m.content }}<|im_end|>{{ '\n' }}{% endgeneration %}"
-    "{% else %}{{ m.content }}<|im_end|>{{ '\n' }}{% endif %}{% endfor %}"
-)
-MARK_OUTSIDE = WITH_NEWLINE.replace(
-    "<|im_end|>{{ '\n' }}{% endgeneration %}", "{% endgeneration %}<|im_end|>{{ '\n' }}"
-)
+WITH_NEWLINE = GENERATION.replace("{% endgeneration %}", "{{ '\n' }}{% endgeneration %}")
+MARK_OUTSIDE = GENERATION.replace("<|im_end|>{% endgeneration %}", "{% endgeneration %}<|im_end|>")
 ALPACA = (
     "{% for m in messages %}{% if m.role == 'user' %}### Instruction:\n{{ m.content }}\n\n### Response:\n"
     "{% else %}{{ m.content }}\n\n{% endif %}{% endfor %}"

@@ -9,7 +9,7 @@ from shardwise.data.read.formats import Conversation, conversation
 from shardwise.data.read.messages import RowError
 from shardwise.data.workers.said import LEFT_OUT
 from shardwise.data.workers.tokens import Tokenizer
-from tests.unit.data.templates import TEMPLATES
+from tests.unit.data.helpers import TEMPLATES
 from tests.unit.data.test_masks import GENERATION, UNSTABLE, rules, shown
 
 LAST_THOUGHT = (

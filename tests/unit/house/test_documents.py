@@ -53,8 +53,9 @@ def test_the_job_files_are_valid_and_the_second_starts_from_the_result_of_the_fi
     assert jobs[1].model == jobs[2].model == jobs[3].model == f"{jobs[0].output_dir}/final"
 
 
-#: Tool -> the pages that it writes.
+#: Tool -> the pages that it writes; `tree.py` writes the list of files in ARCHITECTURE.md.
 PAGES = {
+    "tools/tree.py": (),
     "tools/matrix.py": ("support.md",),
     "tools/seeds.py": ("seeds.md",),
     "tools/reference.py": ("reference/cli.md", "reference/job.md", "reference/plan.md", "reference/run.md"),

@@ -2,17 +2,12 @@
 
 import re
 
-from tests.unit.house.tree import ROOT, run_python, tracked_files
+from tests.unit.house.tree import ROOT, tracked_files
 
 #: In pieces, so that this file does not hold what it forbids.
 PLACES_OF_ONE_MACHINE = ("/wo" + "rk/", "/ro" + "ot/", "/op" + "t/pypi", "/op" + "t/wheels")
 REGISTRY_HOSTS = ("py" + "pi.org", "python" + "hosted.org", *("npm" + "js." + end for end in ("org", "com")))
 REGISTRY_HOSTS += ("download.py" + "torch.org",)
-
-
-def test_the_list_of_files_in_the_architecture_is_the_tree():
-    compared = run_python("tools/tree.py")
-    assert compared.returncode == 0, compared.stderr
 
 
 def test_no_tracked_file_names_a_place_of_one_machine_or_a_registry():

@@ -145,7 +145,6 @@ BEFORE = {"first_step": 1, "hardware": "cpu:4", "world_size": 4}
 
 @pytest.fixture
 def now():
-    """The plan for two processes."""
     return api.plan(overrides=["model=smollm2-135m", "hardware=cpu:2", "data.num_rows=10", "data.max_length=64"])
 
 

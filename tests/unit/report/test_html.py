@@ -197,17 +197,14 @@ def test_a_run_is_called_by_its_name_with_its_cost_and_what_developers_read_is_f
     assert '<p class="label">cost' not in without
 
 
-def test_a_name_cannot_control_the_terminal(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run", job=make_job(model="a\x1b]0;title\x07\nb\u009b31m")).planned().started()
-    assert collect(maker.run).headline.startswith("a\ufffd]0;title\ufffd b\ufffd31m, lora")
-
-
-def test_the_terminal_says_where_a_run_went_on_to_another_length(maker: RunMaker) -> None:
+def test_the_terminal_says_where_a_run_went_on_to_another_length_and_no_name_controls_it(maker: RunMaker) -> None:
     out = io.StringIO()
     print_report(collect(maker.run), make_console(out))
     assert "schedule" not in out.getvalue()
     maker.num_steps = 80
     print_report(collect(maker.began(51).run), make_console(out))
+    maker.job = make_job(model="a\x1b]0;title\x07\nb\u009b31m")
+    assert collect(maker.planned().run).headline.startswith("a\ufffd]0;title\ufffd b\ufffd31m, lora")
     assert "\nlearning rate schedule: of 50 steps, of 80 steps from step 51 on\n" in out.getvalue()
 
 

@@ -78,10 +78,6 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class _StopError(Exception):
-    """What a check raises in these tests."""
-
-
 Figures = tuple[float, list[float]]
 """A step's loss, and the gradient of two elements."""
 
@@ -97,10 +93,10 @@ def _updates(name: str, *steps: Figures, limit=1.0) -> tuple[nn.Parameter, torch
 
         def check(update: Update = update) -> bool:
             if not all(map(math.isfinite, update.figures)):
-                raise _StopError
+                raise FloatingPointError
             return True
 
-        with suppress(_StopError):
+        with suppress(FloatingPointError):
             update.launch(optimizer, [parameter], check=check)
     return parameter, optimizer, updates
 
@@ -146,7 +142,6 @@ def test_the_norm_of_a_large_gradient_is_that_of_its_shards(dtype) -> None:
 
 
 def _stepped(name: OptimizerName, *, start: float, gradient: float, steps: int, **settings: Any) -> float:
-    """An element of a matrix after some steps."""
     parameter = nn.Parameter(torch.full((4, 4), start))
     optimizer = build_optimizer([parameter], train=TrainSpec(optimizer=name, **settings), name=name)
     for _ in range(steps):

@@ -68,7 +68,6 @@ def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
 
 
 def measured_of(config, *, attention="sdpa", **data):
-    """A shape, and what is measured of its first block."""
     model = shape_from_data(config, file="-")
     asked = job(data={"max_length": LENGTH, **data})
     chosen = execution(attn_implementation=attention, precision="mixed")
