@@ -28,16 +28,10 @@ TEMPLATES = {path.stem.upper(): _template(path) for path in (Path(__file__).pare
 
 
 def store(
-    folder: Path,
-    lengths: Sequence[int],
-    *,
-    sources: Sequence[int] | None = None,
-    weights: Sequence[float] = (1.0,),
-    packed: bool = False,
-    max_length: int = 64,
+    folder: Path, lengths: Sequence[int], *, sources: Sequence[int] = (), weights: Sequence[float] = (1.0,), **rows: Any
 ) -> PreparedData:
     """Documents of these lengths; document d has ids from 1000 d + 1 on; half of it is trained."""
-    source_of = list(sources) if sources is not None else [0] * len(lengths)
+    source_of = list(sources) or [0] * len(lengths)
     shards = []
     folder.mkdir(parents=True, exist_ok=True)
     for document, length in enumerate(lengths):
@@ -49,7 +43,7 @@ def store(
     documents = gather(shards, source_of_file=list(range(len(weights))))
     copy_tokens(shards, np.zeros(len(documents), bool), train=folder, evaluation=folder)
     names = tuple(f"source-{index}.jsonl" for index in range(len(weights)))
-    write_store(folder, documents, files=names, weights=weights, packed=packed, max_length=max_length)
+    write_store(folder, documents, files=names, weights=weights, **{"packed": False, "max_length": 64, **rows})
     return PreparedData.open(folder)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,9 +63,8 @@ def _run(block: Block, *, folder: Path, page: str) -> None:
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
-        [*program, block.text], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=240
-    )
+    run: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "timeout": 240}
+    done = subprocess.run([*program, block.text], cwd=folder, env=environment, **run)
     assert done.returncode == 0, f"{page}: exit code {done.returncode} of\n{block.text}\n{done.stdout}\n{done.stderr}"
 
 

@@ -40,12 +40,8 @@ def imported() -> dict[str, set[str]]:
 
 def test_every_module_that_the_package_imports_is_declared() -> None:
     known = declared()
-    missing = {
-        name: files
-        for name, files in imported().items()
-        if DISTRIBUTIONS.get(name, name) not in known and files != WITH_ANOTHER.get(name)
-    }
-    assert not missing
+    found = {name: files for name, files in imported().items() if DISTRIBUTIONS.get(name, name) not in known}
+    assert {name: files for name, files in found.items() if files != WITH_ANOTHER.get(name)} == {}
 
 
 def test_what_is_declared_is_pinned() -> None:
@@ -64,6 +60,5 @@ def test_the_pure_wing_imports_without_torch_and_templates_for_pages_only() -> N
 def test_a_name_of_the_api_is_imported_from_where_checkers_of_types_see_it():
     tree = ast.walk(ast.parse(Path(api.__file__).read_text(encoding="utf-8")))
     seen = [node for node in tree if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardwise")]
-    assert {one.name: node.module for node in seen for one in node.names} == {
-        name: f"shardwise.{module}" for name, module in api.MODULES.items()
-    }
+    expected = {name: f"shardwise.{module}" for name, module in api.MODULES.items()}
+    assert {one.name: node.module for node in seen for one in node.names} == expected

@@ -15,7 +15,7 @@ from shardwise.catalog.gpus import known_gpus
 from shardwise.interop.chosen import Chosen
 from shardwise.interop.skypilot import ACCELERATORS
 from shardwise.units import GIB
-from tests.unit.interop.conftest import export
+from tests.unit.interop.conftest import export, make
 
 SCHEMAS = Path(__file__).parent / "schemas"
 TWO_NODES: dict[str, Any] = {"hardware": "2 x 4x H100-SXM", "layout": {"dp_replicate": 2, "dp_shard": 4}}
@@ -28,7 +28,7 @@ def yaml_of(text: str) -> Any:
     return reader.load(text)
 
 
-def test_torchrun_has_one_line_for_each_node_and_counts_no_gpus_left_alone(make) -> None:
+def test_torchrun_has_one_line_for_each_node_and_counts_no_gpus_left_alone() -> None:
     one = export(make(), "torchrun")
     line = "torchrun --standalone --nproc-per-node 2 -m shardwise train plan.json"
     assert one.files["torchrun.sh"].splitlines() == ["# fsdp on 2x L4", line]
@@ -46,7 +46,7 @@ def test_torchrun_has_one_line_for_each_node_and_counts_no_gpus_left_alone(make)
     assert "train plan.json --set '\\''hardware=4x H100-SXM'\\''' &" in quoted
 
 
-def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(make, tmp_path) -> None:
+def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(tmp_path) -> None:
     text = export(make(**TWO_NODES), "slurm").files["train.sbatch"]
     asked = [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
     for option in ("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--signal=B:TERM@120", "--requeue"):
@@ -57,7 +57,7 @@ def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(make, t
     assert "gpus" not in export(make(hardware="cpu:2"), "slurm").files["train.sbatch"].replace("2x", "")
 
 
-def test_the_batch_script_has_in_force_what_the_plan_knows_and_says_why_the_rest_is_not(make) -> None:
+def test_the_batch_script_has_in_force_what_the_plan_knows_and_says_why_the_rest_is_not() -> None:
     """Whole machines: all their memory; a part of one: what offload keeps there, where it does."""
 
     def asked(chosen: Chosen) -> tuple[dict[str, str], str]:
@@ -89,7 +89,7 @@ def test_the_batch_script_has_in_force_what_the_plan_knows_and_says_why_the_rest
         (True, 143, "COMPLETING", 0),  # cancelled by its user
     ],
 )
-def test_the_batch_script_queues_again_a_run_that_has_saved(make, tmp_path, asked_to_stop, code, state, requeued):
+def test_the_batch_script_queues_again_a_run_that_has_saved(tmp_path, asked_to_stop, code, state, requeued):
     """With programs of Slurm's names that note what they are asked; `make test-nodes` has Slurm."""
     notes = tmp_path / "notes"
     scancel = f'#!/bin/bash\necho "scancel $*" >> {notes}\ntouch {tmp_path}/stop\n'
@@ -123,7 +123,7 @@ def test_the_batch_script_queues_again_a_run_that_has_saved(make, tmp_path, aske
         ({"hardware": "cpu:2"}, None),
     ],
 )
-def test_the_jobset_keeps_to_its_published_schema(make, case, limits) -> None:
+def test_the_jobset_keeps_to_its_published_schema(case, limits) -> None:
     written = export(make(**case), "kubernetes")
     assert written.said[0] == "image: yours, with `pip install '.[train]'` done in a copy of Shardwise's repository"
     made = yaml_of(written.files["jobset.yaml"])
@@ -145,7 +145,7 @@ def test_the_jobset_keeps_to_its_published_schema(make, case, limits) -> None:
 
 
 @pytest.mark.parametrize(("folder", "name"), [("7B_lora.v2", "run-7b-lora-v2"), ("first", "first"), ("__", "run")])
-def test_runs_are_named_as_services_of_kubernetes_and_clusters_of_skypilot_may_be(make, folder, name) -> None:
+def test_runs_are_named_as_services_of_kubernetes_and_clusters_of_skypilot_may_be(folder, name) -> None:
     """RFC 1035 labels: a letter first."""
     chosen = make(job={"output_dir": f"runs/{folder}"})
     jobset = yaml_of(export(chosen, "kubernetes").files["jobset.yaml"])
@@ -154,7 +154,7 @@ def test_runs_are_named_as_services_of_kubernetes_and_clusters_of_skypilot_may_b
 
 
 @pytest.mark.parametrize("case", [{}, TWO_NODES])
-def test_the_skypilot_task_keeps_to_its_published_schema(make, case) -> None:
+def test_the_skypilot_task_keeps_to_its_published_schema(case) -> None:
     written = export(make(**case), "skypilot")
     made = yaml_of(written.files["task.yaml"])
     assert made["setup"] == "pip install './shardwise[train]'\n"
@@ -174,12 +174,12 @@ def test_the_skypilot_task_keeps_to_its_published_schema(make, case) -> None:
     ("gpu", "names"),
     [("RTX-4090", {"RTX4090"}), ("RTX-A6000", {"A6000", "RTXA6000"}), ("MI300X", {"MI300X"}), ("GH200", {"GH200"})],
 )
-def test_skypilot_is_asked_for_any_of_its_names_of_a_gpu(make, gpu, names) -> None:
+def test_skypilot_is_asked_for_any_of_its_names_of_a_gpu(gpu, names) -> None:
     made = yaml_of(export(make(layout={}, hardware=f"1x {gpu}"), "skypilot").files["task.yaml"])
     assert made["resources"] == {"accelerators": dict.fromkeys(names, 1)}
 
 
-def test_skypilots_names_are_of_the_catalogue_and_no_pcie_card_passes_for_one_with_nvlink(make) -> None:
+def test_skypilots_names_are_of_the_catalogue_and_no_pcie_card_passes_for_one_with_nvlink() -> None:
     assert set(ACCELERATORS) <= set(known_gpus())
     made = yaml_of(export(make(hardware="2x H100-SXM"), "skypilot").files["task.yaml"])
     first, *placed = made["resources"]["any_of"]

@@ -8,7 +8,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.interop.chosen import Chosen
 from shardwise.interop.targets import TARGETS
 from shardwise.spec.plan.forecast import Plan
-from tests.unit.interop.conftest import refusal
+from tests.unit.interop.conftest import make, refusal
 
 TRAINERS = ("accelerate", "deepspeed", "trl", "torchtitan", "axolotl", "llama-factory", "ms-swift")
 MP, HSDP, SGD = {"pp": 2, "schedule": "sequential"}, {"dp_replicate": 2, "dp_shard": 2}, {"optimizer": "sgd"}
@@ -28,7 +28,7 @@ LAYOUTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("to", "layout", "said"), LAYOUTS)
-def test_a_layout_without_counterpart_is_refused(make, to, layout, said) -> None:
+def test_a_layout_without_counterpart_is_refused(to, layout, said) -> None:
     found = refusal(make(layout=layout, hardware="4x L4"), to)
     assert found.startswith(f"plan.json: {said}")
     assert "plan again with --set layout=fsdp, or one of " in found
@@ -87,12 +87,12 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("to", "how", "said"), OTHERS)
-def test_other_choices_without_counterpart_are_refused(make, to, how, said) -> None:
+def test_other_choices_without_counterpart_are_refused(to, how, said) -> None:
     assert said in refusal(make(**how), to)
 
 
 @pytest.mark.parametrize("to", TRAINERS)
-def test_what_no_other_trainer_has_is_refused_with_every_reason_at_once(make, to) -> None:
+def test_what_no_other_trainer_has_is_refused_with_every_reason_at_once(to) -> None:
     layout = {"dp_shard": 2, "min_num_params": 10**9}
     chosen = make(job={"method": "qlora"}, optimizer="adafactor", layout=layout, micro_batch_size=3)
     said = refusal(chosen, to).splitlines()
@@ -111,6 +111,6 @@ def test_a_plan_that_chose_nothing_or_parts_of_several_nodes_is_refused() -> Non
 
 
 @pytest.mark.parametrize("to", TARGETS)
-def test_every_target_has_a_case_that_works(make, to) -> None:
+def test_every_target_has_a_case_that_works(to) -> None:
     made = TARGETS[to].write(make())
     assert made.files and made.run

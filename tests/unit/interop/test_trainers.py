@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.interop.conftest import export
+from tests.unit.interop.conftest import export, make
 from tests.unit.interop.test_launchers import TWO_NODES, yaml_of
 from tests.unit.interop.test_refusals import zero
 
@@ -26,7 +26,7 @@ TORCHTITAN = {
 }
 
 
-def test_accelerate_reads_every_key_and_no_word_as_false(make) -> None:
+def test_accelerate_reads_every_key_and_no_word_as_false() -> None:
     text = export(make(precision="fp32", layout={"dp_replicate": 2}), "accelerate").files["accelerate.yaml"]
     assert yaml_of(text)["mixed_precision"] == "no"
     assert yaml_of(text)["distributed_type"] == "MULTI_GPU"
@@ -48,7 +48,7 @@ def test_accelerate_reads_every_key_and_no_word_as_false(make) -> None:
     assert {*sharding, *made["parallelism_config"]} <= known
 
 
-def test_what_other_trainers_do_otherwise_is_said(make) -> None:
+def test_what_other_trainers_do_otherwise_is_said() -> None:
     said = "\n".join(export(make(job={"method": "lora"}), "accelerate").said)
     assert "`shardwise plan --set train.loss=full` says whether that fits" in said
     assert "the plan keeps frozen weights in bfloat16" in said
@@ -82,7 +82,7 @@ STAGE_3 = {"stage": 3, **BUCKET, "stage3_max_reuse_distance": 0, "stage3_gather_
         ({"dp_shard": 2}, {"offload": "all"}, {**STAGE_3, "offload_optimizer": HOST, "offload_param": HOST}),
     ],
 )
-def test_deepspeed_has_the_stage_of_the_layout(make, layout, how, zero) -> None:
+def test_deepspeed_has_the_stage_of_the_layout(layout, how, zero) -> None:
     made = json.loads(export(make(layout=layout, **how), "deepspeed").files["deepspeed.json"])
     assert made["zero_optimization"] == zero
     assert (made["train_batch_size"], made["train_micro_batch_size_per_gpu"]) == (8, 4)
@@ -90,7 +90,7 @@ def test_deepspeed_has_the_stage_of_the_layout(make, layout, how, zero) -> None:
     assert made["optimizer"]["params"].get("torch_adam") == (None if how else True)
 
 
-def test_deepspeed_is_told_of_sgd_and_of_a_share_of_warmup(make) -> None:
+def test_deepspeed_is_told_of_sgd_and_of_a_share_of_warmup() -> None:
     chosen = make(job={"train": {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1}}, optimizer="sgd")
     made = json.loads(export(chosen, "deepspeed").files["deepspeed.json"])
     assert made["optimizer"] == {"type": "SGD", "params": {"lr": 2e-05, "weight_decay": 0.1, "momentum": 0.9}}
@@ -114,7 +114,7 @@ def value_of(node: ast.expr) -> Any:
         return ast.unparse(node)
 
 
-def test_the_trl_script_says_the_job(make) -> None:
+def test_the_trl_script_says_the_job() -> None:
     chosen = make(
         job={
             "method": "lora",
@@ -139,7 +139,7 @@ def test_the_trl_script_says_the_job(make) -> None:
     assert set(replicated.files) == {"sft.py"}
 
 
-def test_the_trl_script_has_arguments_that_trl_knows(make) -> None:
+def test_the_trl_script_has_arguments_that_trl_knows() -> None:
     if importlib.util.find_spec("trl") is None:
         pytest.skip("trl is not installed: pip install '.[peers]'")
     settings = keywords_of(export(make(), "trl").files["sft.py"], "SFTConfig")
@@ -157,7 +157,7 @@ def test_the_trl_script_has_arguments_that_trl_knows(make) -> None:
         ({"pp": 2}, {"pipeline_parallel_schedule": "1F1B", "pipeline_parallel_degree": 2, "local_batch_size": 8}),
     ],
 )
-def test_torchtitan_is_told_every_degree_in_keys_that_it_has(make, layout, set_to) -> None:
+def test_torchtitan_is_told_every_degree_in_keys_that_it_has(layout, set_to) -> None:
     text = export(make(layout=layout, hardware="4x H100-SXM"), "torchtitan").files["shardwise_titan.py"]
     (function,) = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     found: dict[str, Any] = {}
@@ -172,7 +172,7 @@ def test_torchtitan_is_told_every_degree_in_keys_that_it_has(make, layout, set_t
     assert found["optimizer"].startswith("default_adamw(lr=2e-05, betas=(0.9, 0.999)")
 
 
-def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard(make) -> None:
+def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard() -> None:
     chosen = make(layout={"dp_replicate": 2, "dp_shard": 2}, hardware="4x L4", gradient_checkpointing="full")
     made = yaml_of(export(chosen, "axolotl").files["axolotl.yaml"])
     assert (made["dp_shard_size"], made["dp_replicate_size"], made["fsdp_version"]) == (2, 2, 2)

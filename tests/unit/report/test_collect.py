@@ -98,9 +98,8 @@ def test_processes_that_did_not_run_are_found_and_the_worst_rank_is_compared(run
 
 
 def test_a_running_run_is_reported_as_far_as_it_went(maker) -> None:
-    assert row(collect(maker.stepped(range(1, 3)).run), "step time").measured == 9.0, (
-        "of warm-up steps, where there are no others"
-    )
+    begun = collect(maker.stepped(range(1, 3)).run)
+    assert row(begun, "step time").measured == 9.0, "of warm-up steps, where there are no others"
     report = collect(maker.stepped(range(3, 11)).run)
     assert (report.outcome.state, report.outcome.step, report.outcome.phase) == ("unfinished", 10, "training")
     assert [gap.file for gap in report.gaps] == ["measured.json"]
@@ -206,9 +205,8 @@ FILES = ["plan.json", "resolved.yaml", "metrics.jsonl", "measured.json", "data.j
 
 #: A file that is gone, or holds something else; lines of metrics have a test of their own.
 FAULTS: list[tuple[str, bytes | None]] = [(name, None) for name in FILES]
-FAULTS += [
-    (name, fault) for name in FILES if name != "metrics.jsonl" for fault in (b"", b"{", b"\xff\xfe\x00", b"[1]\n")
-]
+CONTENTS = (b"", b"{", b"\xff\xfe\x00", b"[1]\n")
+FAULTS += [(name, content) for name in FILES if name != "metrics.jsonl" for content in CONTENTS]
 
 
 @pytest.mark.parametrize(("name", "damage"), FAULTS)

@@ -1,6 +1,7 @@
 """Rules of blocks, and kernels of a GPU, are held to what is measured of the same blocks."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -62,9 +63,8 @@ def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
     # Code that scales embeddings or adds positions holds a tensor until its backbone returns.
     held = 0 if measured.final_norm > rules.final_norm - rules.stream / 2 else rules.stream
     # Masks and tables of positions, which blocks share, may be gone before the head or behind it.
-    assert measured.final_norm + held == pytest.approx(
-        rules.final_norm, rel=0.02, abs=8 + profile.shared.per_token(LENGTH)
-    )
+    tables = 8 + profile.shared.per_token(LENGTH)
+    assert measured.final_norm + held == pytest.approx(rules.final_norm, rel=0.02, abs=tables)
 
 
 def measured_of(config, *, attention="sdpa", **data):
@@ -136,10 +136,9 @@ def profiles(config: dict, packages=PACKAGES):
     chosen = execution(precision="bf16", attn_implementation=attention)
     asked = job(data={"max_length": 256}, train={"disable_dropout": True})
 
-    known = {"config": their_config(config), "shape": model, "lengths": (64, 128, 256)}
-    return tuple(
-        profile_blocks(asked, chosen, **known, sharded=False, casts=False, packages=some) for some in ((), packages)
-    )
+    known: dict[str, Any] = {"config": their_config(config), "shape": model, "lengths": (64, 128, 256)}
+    known |= {"sharded": False, "casts": False}
+    return [profile_blocks(asked, chosen, **known, packages=kernels) for kernels in ((), packages)]
 
 
 def test_kernels_keep_less_than_pytorchs_own_code() -> None:
