@@ -21,7 +21,6 @@ from pathlib import Path
 from shardwise.errors import ShardwiseError
 from shardwise.launch.processes.data_preparation import prepare_data
 from shardwise.spec.run import RunDirectory
-
 try:
     prepare_data(RunDirectory(Path(sys.argv[1])), module=sys.argv[2])
 except ShardwiseError as error:

@@ -191,7 +191,6 @@ from shardwise.errors import ShardwiseError
 from shardwise.launch.lock import locked
 from shardwise.launch.processes.workers import run_workers
 from shardwise.spec.run import RunDirectory
-
 run = RunDirectory(Path(sys.argv[1]))
 try:
     with locked(run) as lock:

@@ -29,20 +29,11 @@ TRAIN_SECONDS = 137.5
 PEAK_FLOPS = 1.5e9
 ROWS = {"num_rows": 1001, "num_samples": 996, "num_truncated": 7, "num_dropped": 5}
 COUNTS = {**ROWS, "num_tokens": 99600, "num_trained_tokens": 62003, "longest": 812}
-SHAPE = ModelShape(
-    family="llama",
-    num_layers=2,
-    hidden_size=64,
-    intermediate_size=128,
-    num_attention_heads=4,
-    num_key_value_heads=4,
-    head_dim=16,
-    vocab_size=1000,
-    max_position_embeddings=2048,
-    matrices=(Matrix(name="self_attn.q_proj", rows=64, columns=64), Matrix(name="mlp.up_proj", rows=128, columns=64)),
-    norm_parameters_per_layer=128,
-    final_norm_parameters=64,
-)
+SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 1000}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "max_position_embeddings": 2048}
+SIZES |= {"norm_parameters_per_layer": 128, "final_norm_parameters": 64}
+MATRICES = (Matrix(name="self_attn.q_proj", rows=64, columns=64), Matrix(name="mlp.up_proj", rows=128, columns=64))
+SHAPE = ModelShape(family="llama", **SIZES, matrices=MATRICES)
 
 
 def make_job(**changes: Any) -> Job:
@@ -80,20 +71,11 @@ def record(step: int, *, job: Job, world_size: int = 2) -> dict[str, Any]:
     seconds = STEP_SECONDS if step > 3 else 9.0
     rate = TOKENS_PER_STEP / seconds
     noise = 0.15 * math.sin(step * 12.9898) + 0.1 * math.sin(step * 78.233)
-    return {
-        "step": step,
-        "epoch": step / 124.5,
-        "loss": 1.1 + 1.4 * math.exp(-step / 40) + noise,
-        "grad_norm": 0.8 + 0.3 * math.sin(step),
-        "learning_rate": 2e-4 * max(0.0, 1 - step / 200),
-        "tokens": TOKENS_PER_STEP,
-        "trained_tokens": 2500,
-        "step_seconds": seconds,
-        "tokens_per_second": rate,
-        "mfu": mfu_of(job, rate=rate, world_size=world_size),
-        "gpu_utilization": 0.9,
-        "peak_memory_bytes": [20 * GIB] * world_size,
-    }
+    head = {"step": step, "epoch": step / 124.5, "learning_rate": 2e-4 * max(0.0, 1 - step / 200)}
+    learnt = {"loss": 1.1 + 1.4 * math.exp(-step / 40) + noise, "grad_norm": 0.8 + 0.3 * math.sin(step)}
+    counts = {"tokens": TOKENS_PER_STEP, "trained_tokens": 2500, "peak_memory_bytes": [20 * GIB] * world_size}
+    speed = {"step_seconds": seconds, "tokens_per_second": rate, "gpu_utilization": 0.9}
+    return {**head, **learnt, **counts, **speed, "mfu": mfu_of(job, rate=rate, world_size=world_size)}
 
 
 @dataclass(kw_only=True)

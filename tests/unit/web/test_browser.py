@@ -193,14 +193,13 @@ def test_a_server_that_is_gone_is_said_until_it_is_back(browser: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_page_fits_its_window_stays_in_place_and_is_accessible(browser: Any, served: Served, path: str) -> None:
+def test_a_page_fits_its_window_stays_in_place_and_is_accessible(opened, path: str) -> None:
     for width, scheme in zip(WIDTHS, ("light", "light", "dark"), strict=True):
-        with Tab(browser, served.url, width=width, scheme=scheme) as tab:
-            tab.open(path)
-            tab.page.wait_for_timeout(200)
-            tab.assert_calm(refused=1)
-            if width != 1280:
-                tab.assert_accessible()
+        tab = opened(path, width=width, scheme=scheme)
+        tab.page.wait_for_timeout(200)
+        tab.assert_calm(refused=1)
+        if width != 1280:
+            tab.assert_accessible()
 
 
 def test_rows_of_a_dropped_file_are_counted_in_the_browser(opened, tmp_path: Path) -> None:
