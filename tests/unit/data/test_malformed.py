@@ -136,7 +136,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, plain_model: Path, monkeypa
     assert str(error) == f"job.yaml:4: data.path: {path}: cannot be read: Permission denied"
 
 
-SHORT = {"max_length": 2}
+CUT = {"over_long": "truncate", "max_length": 2}
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ SHORT = {"max_length": 2}
         ({"chat_template": "FOLDER/rows.txt"}, "data.chat_template: FOLDER/rows.txt: is not UTF-8 text"),
         ({"chat_template": "FOLDER/large"}, "data.chat_template: FOLDER/large: is larger than"),
         ({"chat_template": "FOLDER/gone"}, "data.chat_template: FOLDER/gone: cannot be read"),
-        ({"over_long": "drop", **SHORT}, "data.max_length: ROWS: every row was dropped"),
-        ({"over_long": "truncate", **SHORT}, "data.max_length: ROWS: no row has a token to train on among its first 2"),
+        ({"over_long": "drop", "max_length": 2}, "data.max_length: ROWS: every row was dropped"),
+        (CUT, "data.max_length: ROWS: no row has a token to train on among its first 2"),
         ({"eval_fraction": 0.5}, "data.eval_fraction: ROWS: eval_fraction leaves no row to train on"),
         ({"path": {"path": "ROWS", "weight": 1e6}}, "data.path: ROWS: weight: 1e+06 is too much"),
         ({"path": {"path": "ROWS", "name": "main"}}, "data.path: ROWS: name: main chooses a configuration"),
@@ -177,9 +177,6 @@ BOMBS = {
     "filter": ("\n{{ messages | nofilter}}", "is no chat template: No filter named 'nofilter'. (line 2 of"),
 }
 
-#: Those that need a row.
-AT_A_ROW = ("memory while rendering", "escape")
-
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_hostile_template_ends_in_a_sentence_within_its_limits(tmp_path: Path, plain_model: Path, name: str) -> None:
@@ -191,7 +188,8 @@ def test_a_hostile_template_ends_in_a_sentence_within_its_limits(tmp_path: Path,
     places = {"data.chat_template": "job.yaml:9"}
     said = str(refused(tmp_path / "run", model=plain_model, data=data, places=places, limits=LIMITS))
     assert time.monotonic() - started < 60
-    place = f"{path}:1: " if name in AT_A_ROW else f"job.yaml:9: data.chat_template: {tmp_path / 'template.jinja'}: "
+    needs_a_row = name in ("memory while rendering", "escape")
+    place = f"{path}:1: " if needs_a_row else f"job.yaml:9: data.chat_template: {tmp_path / 'template.jinja'}: "
     assert said.startswith(place)
     assert "\n" not in said or name == "escape"  # once, and not once per row
     assert message in said

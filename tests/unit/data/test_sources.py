@@ -14,12 +14,10 @@ from shardwise.spec.job.data import SourceSpec
 from shardwise.spec.job.places import Places
 from tests.unit.data.helpers import prepared, write_jsonl
 
-ROW = {"text": "the cat"}
-
 
 def made(folder: Path, *names: str) -> Path:
     for name in names:
-        write_jsonl(folder / name, [ROW])
+        write_jsonl(folder / name, [{"text": "the cat"}])
     return folder
 
 

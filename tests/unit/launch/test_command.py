@@ -100,12 +100,11 @@ def test_doctor_says_what_an_old_cudnn_of_the_system_costs_and_nothing_of_a_new_
 @pytest.mark.parametrize(("version", "says"), [("9.10.2.21", "cuDNN 9.10.2 came with torch"), ("9.20.0.1", None)])
 def test_doctor_says_what_an_old_cudnn_of_torch_costs(monkeypatch, version, says) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    versions = {"nvidia-cudnn-cu12": version}
 
     def of(name):
-        if name not in versions:
+        if name != "nvidia-cudnn-cu12":
             raise metadata.PackageNotFoundError(name)
-        return versions[name]
+        return version
 
     monkeypatch.setattr(cudnn.metadata, "version", of)
     found = cudnn.old_cudnn(["NVIDIA H100 80GB HBM3"])

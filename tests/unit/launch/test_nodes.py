@@ -15,10 +15,6 @@ from shardwise.launch.nodes.peers import Peers, word_of
 from tests.unit.fakes import wait_until
 
 
-def silence(_: str) -> None:
-    """Nothing is to be said."""
-
-
 @pytest.fixture
 def nodes() -> Nodes:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -30,8 +26,8 @@ def nodes() -> Nodes:
 def both(nodes: Nodes) -> Generator[tuple[Peers, Peers]]:
     """Node 0 and node 1, linked."""
     with listen(nodes) as server:
-        other = join(replace(nodes, rank=1), say=silence)
-        first = gather(nodes, server, say=silence)
+        other = join(replace(nodes, rank=1), say=print)
+        first = gather(nodes, server, say=print)
     yield first, other
     first.close()
     other.close()
@@ -111,9 +107,9 @@ def test_what_a_node_does_not_see_is_said(both, tmp_path, monkeypatch) -> None:
 
 def test_nodes_of_different_starts_do_not_meet(nodes) -> None:
     with listen(nodes) as server:
-        other = join(replace(nodes, rank=1, count=3), say=silence)
+        other = join(replace(nodes, rank=1, count=3), say=print)
         with pytest.raises(InputError, match="was started with --nodes 3, and node 0 with --nodes 2; make them equal"):
-            gather(nodes, server, say=silence)
+            gather(nodes, server, say=print)
         with pytest.raises(InputError, match="make them equal"):
             other.await_begin()
         other.close()
@@ -123,8 +119,8 @@ def test_a_stranger_is_passed_over_and_a_port_that_is_taken_is_said(nodes) -> No
     with listen(nodes) as server:
         stranger = socket.create_connection((nodes.host, nodes.port))
         stranger.sendall(b"GET / HTTP/1.1\n")
-        other = join(replace(nodes, rank=1), say=silence)
-        first = gather(nodes, server, say=silence)
+        other = join(replace(nodes, rank=1), say=print)
+        first = gather(nodes, server, say=print)
         assert [link.node for link in first.links] == [1]
         for each in (stranger, first, other):
             each.close()

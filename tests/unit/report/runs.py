@@ -1,13 +1,11 @@
 """Run directories as the real writers leave them, with figures that are easily recomputed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
@@ -91,13 +89,13 @@ class RunMaker:
     def run(self) -> RunDirectory:
         return RunDirectory(self.root)
 
-    def planned(self, **plan: Any) -> RunMaker:
+    def planned(self, **plan: Any) -> Self:
         write_text(self.run.job, "model: example/tiny-llama\n")
         write_text(self.run.resolved, json.dumps(self.job.to_json()))
         write_json(self.run.plan, make_plan(self.job, world_size=self.world_size, **plan).to_json())
         return self
 
-    def prepared(self, *, preview: list[Any] | None = None) -> RunMaker:
+    def prepared(self, *, preview: list[Any] | None = None) -> Self:
         sources = [{"path": "chats.jsonl", "format": "messages", "num_rows": 1001}]
         train = {**COUNTS, "folder": "/cache/1", "sources": sources}
         shown = preview or [{"where": "chats.jsonl:1", "text": [["user: what is 2+2?\n", False], ["4", True]]}]
@@ -106,7 +104,7 @@ class RunMaker:
         write_json(self.run.data, {**head, "train": train, "eval": held_out, "preview": shown})
         return self
 
-    def started(self) -> RunMaker:
+    def started(self) -> Self:
         versions = {"python": "3.11.9", "torch": "2.13.0", "peft": None, "device": "NVIDIA H100"}
         peak = {"peak_flops": PEAK_FLOPS, "peak_flops_source": "catalogue entry H100-SXM"}
         write_json(self.run.environment, {**versions, **peak, "world_size": self.world_size})
@@ -114,7 +112,7 @@ class RunMaker:
         announce(self.run, "training", total_steps=self.num_steps, first_step=1)
         return self
 
-    def began(self, first_step: int, execution: Execution | None = None, **noted: Any) -> RunMaker:
+    def began(self, first_step: int, execution: Execution | None = None, **noted: Any) -> Self:
         """A start that its worker noted: the plan's execution, or another."""
         ran = execution or make_plan(self.job, world_size=self.world_size).candidates[0].execution
         line = {"first_step": first_step, "world_size": self.world_size, "peak_flops": PEAK_FLOPS}
@@ -123,7 +121,7 @@ class RunMaker:
         announce(self.run, "training", total_steps=self.num_steps, first_step=first_step)
         return self
 
-    def stepped(self, steps: range | None = None) -> RunMaker:
+    def stepped(self, steps: range | None = None) -> Self:
         for step in steps or range(1, self.num_steps + 1):
             found = record(step, job=self.job, world_size=self.world_size)
             if step % 10 == 0:
@@ -133,7 +131,7 @@ class RunMaker:
 
     def measured(
         self, outcome: str = "finished", parts: dict[str, int] = MEASURED_PARTS, execution: Execution | None = None
-    ) -> RunMaker:
+    ) -> Self:
         peak = sum(parts.values())
         ranks = [{"rank": rank, "peak_memory_bytes": peak, **parts} for rank in range(self.world_size)]
         dtypes = {"weights": "float32", "compute": "bfloat16", "reduction": "float32", "optimizer": "float32"}
@@ -142,7 +140,7 @@ class RunMaker:
         write_json(self.run.measured, {**head, "ranks": ranks, "dtypes": dtypes, **of})
         return self
 
-    def ended(self, outcome: str = "finished", *, signal: int | None = None, step: int | None = None) -> RunMaker:
+    def ended(self, outcome: str = "finished", *, signal: int | None = None, step: int | None = None) -> Self:
         announce(self.run, "done", outcome=outcome)
         step = self.num_steps if step is None else step
         write_json(self.run.logs / "outcome.json", {"outcome": outcome, "signal": signal, "step": step})

@@ -13,7 +13,7 @@ from shardwise.api.runs.training import TrainResult
 from shardwise.cli.train import closing_lines
 from shardwise.errors import RunDirectoryError
 from shardwise.report.collect import MAX_POINTS, collect, write_report
-from shardwise.report.contents import Comparison, Report
+from shardwise.report.contents import Check, Comparison, Report
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -30,8 +30,8 @@ def row(report: Report, what: str) -> Comparison:
     return found
 
 
-def passed(report: Report, name: str) -> bool | None:
-    return next(check.passed for check in report.checks if check.name.startswith(name))
+def check_of(report: Report, name: str) -> Check:
+    return next(check for check in report.checks if check.name.startswith(name))
 
 
 def test_figures_stand_beside_their_forecasts(run) -> None:
@@ -83,7 +83,7 @@ def test_figures_that_do_not_recompute_are_found(maker, key, factor, check) -> N
     for step in range(1, 11):
         figures = record(step, job=maker.job)
         append_line(maker.run.metrics, {**figures, key: figures[key] * factor})
-    assert passed(collect(maker.run), check) is False
+    assert check_of(collect(maker.run), check).passed is False
 
 
 def test_processes_that_did_not_run_are_found_and_the_worst_rank_is_compared(run) -> None:
@@ -92,7 +92,7 @@ def test_processes_that_did_not_run_are_found_and_the_worst_rank_is_compared(run
     write_json(run.measured, measured)
     write_json(run.environment, {**environment, "world_size": 1})
     report = collect(run)
-    assert passed(report, "as many processes") is False
+    assert check_of(report, "as many processes").passed is False
     assert report.memory.worst_rank == 1, "the worst is the one that is compared"
     assert [row(report, what).measured for what in ("peak memory", "other")] == [30 * GIB, 14 * GIB]
 
@@ -137,7 +137,7 @@ def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts,
         line["step_seconds"] = 3.0
     maker.run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     report = collect(maker.measured().ended().run)
-    mfu = next(check for check in report.checks if check.name.startswith("MFU = model FLOPs"))
+    mfu = check_of(report, "MFU = model FLOPs")
     assert mfu.passed
     assert ("; of the last start; recomputed" in mfu.detail) is (len(starts) > 1)
     step = row(report, "step time")
@@ -162,7 +162,7 @@ def test_damaged_starts_are_named_and_none_is_believed(maker) -> None:
 def test_processes_are_not_counted_against_a_plan_that_has_not_begun(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run", world_size=4).planned().started().began(1, OTHER).stepped(range(1, 9))
     write_json(maker.run.plan, make_plan(maker.job).to_json())
-    check = next(one for one in collect(maker.run).checks if one.name.startswith("as many processes"))
+    check = check_of(collect(maker.run), "as many processes")
     assert (check.passed, check.detail) == (None, "no start with this plan has begun to train yet")
 
 

@@ -10,7 +10,6 @@ from shardwise.spec.job.places import Places
 from shardwise.train.saving.identity import identity_of, refuse_another
 
 PLACES = Places(by_key={"data.path": "job.yaml:4", "train.learning_rate": "--set", "train": "job.yaml:7"}, file="job")
-
 MODEL = {"config.json": "1", "model.safetensors": "2"}
 
 

@@ -126,10 +126,9 @@ LINEAR = {f"linear_{of}": 2 for of in ("num_key_heads", "num_value_heads")}
 LINEAR |= {f"linear_{of}_head_dim": 16 for of in ("key", "value")}
 QWEN3_5 = config("qwen3_5_text", 32, 64, 4, 2, 1, vocab=64, head_dim=16, tie_word_embeddings=False, **LINEAR)
 NONE = Amount(once=0.0, row=(0.0, 0.0, 0.0))
-PACKAGES = ("causal_conv1d", "fla", "mamba_ssm")
 
 
-def profiles(config: dict, packages=PACKAGES):
+def profiles(config: dict, packages=("causal_conv1d", "fla", "mamba_ssm")):
     """In PyTorch's own code, and with kernels; in bfloat16."""
     model = built_shape(config, file="-")
     attention = "eager" if model.eager_attention else "sdpa"

@@ -1,14 +1,12 @@
 """Chromium by Playwright, and a page of it that must stay calm."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -44,13 +42,13 @@ class Tab:
             " if (!one.hadRecentInput) window.shifted += one.value; }).observe({type: 'layout-shift', buffered: true});"
         )
 
-    def __enter__(self) -> Tab:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.page.close()
 
-    def open(self, path: str) -> Tab:
+    def open(self, path: str) -> Self:
         self.page.goto(self.url + path)
         self.page.wait_for_selector("html.scripted")
         return self
