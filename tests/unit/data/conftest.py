@@ -16,7 +16,6 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-
 SPECIAL = ["<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>"]
 CORPUS = ["the cat sat on the mat and the dog sat on the log", "what is two and two? four. hello! how are you?"] * 8
 
@@ -57,9 +56,8 @@ def _save(folder: Path, *, template: str | None) -> Path:
     options = {"special_tokens": SPECIAL, "initial_alphabet": alphabet, "show_progress": False}
     trainer = trainers.BpeTrainer(vocab_size=400, **options)
     tokenizer.train_from_iterator(CORPUS, trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", chat_template=template
-    )
+    known = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "chat_template": template}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **known)
     fast.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 400}))
     return folder

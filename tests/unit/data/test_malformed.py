@@ -166,7 +166,6 @@ def test_what_a_job_makes_of_good_rows_is_named(tmp_path: Path, plain_model: Pat
 
 
 LIMITS = WorkerLimits(memory_bytes=256 * MIB, cpu_seconds=2)
-
 LOOP, END = "{% for i in range(99999) %}", "{% endfor %}"
 BOMBS = {
     "memory at compile time": ("{{ 'a' * 10**10 }}", "needs more than 256 MiB of memory"),

@@ -53,20 +53,17 @@ TOOLS = (
     "{% for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}<|im_end|>{{ '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "7", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
 CALLS = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "name": "f", "tool_call_id": "7", "content": "four"}
 ANSWER = {"role": "assistant", "content": "hello", "reasoning_content": "so"}
-
 FOUR = talk("hi", "hello", "two?", "four 🙂.")
 LAST = Conversation(messages=FOUR.messages, learns=(False, False, False, True))
 FIRST = Conversation(messages=FOUR.messages, learns=(False, True, False, False))
 TOLD = conversation([{**USER, "name": "Ann"}, {"role": "assistant", "content": "hello", "rating": "good"}])
 CALLED = conversation([USER, CALLS, RESULT, ANSWER], tools=[{"name": "f"}])
 PAIR = Pair(prompt="two and two?", completion=" four.")
-
 EVERY_ANSWER = (
     "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
     "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four 🙂.<|im_end|>⟧\n"

@@ -111,7 +111,6 @@ def test_what_is_done_with_marks_is_counted_and_part_of_the_key(tmp_path, chat_m
 U, A = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 CHAT = {"messages": [U, A, U, A]}
 LONG = {"messages": [U, {"role": "assistant", "content": "the cat sat on the mat " * 20}]}
-
 WITH_NEWLINE = GENERATION.replace("{% endgeneration %}", "{{ '\n' }}{% endgeneration %}")
 MARK_OUTSIDE = GENERATION.replace("<|im_end|>{% endgeneration %}", "{% endgeneration %}<|im_end|>")
 ALPACA = (

@@ -14,11 +14,9 @@ from tests.unit.house.tree import ROOT, text_of
 #: Lion (Chen et al., 2023): steps by the sign of a momentum.
 LION = """
 import torch
-
 class Lion(torch.optim.Optimizer):
     def __init__(self, groups, *, lr, betas):
         super().__init__(groups, {"lr": lr, "betas": betas})
-
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:

@@ -168,7 +168,6 @@ def test_another_number_of_processes_is_said_or_refused_and_the_same_is_not(run,
     assert replanned(run, now, allowed=False) is None
 
 
-#: What files of a result hold; none, of one that is large.
 CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safetensors": None}
 
 

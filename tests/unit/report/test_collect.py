@@ -35,7 +35,6 @@ def check_of(report: Report, name: str) -> Check:
 
 
 def test_figures_stand_beside_their_forecasts(run) -> None:
-    """Of memory part by part; of time the median after the warm-up."""
     report = collect(run)
     rate, percent = runs.TOKENS_PER_STEP / runs.STEP_SECONDS, pytest.approx
     expected = {

@@ -42,7 +42,6 @@ def random_question(seed: int) -> dict[str, str]:
 
 
 def copied(page: Said, name: str = "copied-1") -> str:
-    """The text of an element of this name."""
     found = re.search(rf'id="{name}"[^>]*>(.*?)</(?:pre|p)>', page.text, flags=re.DOTALL)
     assert found, page.text[:2000]
     return unescape(found[1])
