@@ -73,6 +73,8 @@ def refused(
     return caught.value
 
 
-def prepared(folder: Path, *, model: Path, data: Mapping[str, Any], workers: int = 1, **job: Any) -> dict[str, Any]:
+def prepared(
+    folder: Path, *, model: Path, data: Mapping[str, Any], workers: int | None = 1, **job: Any
+) -> dict[str, Any]:
     """data.json of a whole preparation in this process, with real workers."""
     return prepare(run_directory(folder, model=model, data=data, **job), num_workers=workers)

@@ -34,7 +34,7 @@ TEXT = {"prompt": "the cat sat", "chosen": " on the mat", "rejected": " on the l
 
 def prepared(tmp_path: Path, model: Path, rows: list[Any], *, objective: str = "dpo", **data: Any) -> PreparedData:
     spec = {"path": str(write_jsonl(tmp_path / "rows.jsonl", rows)), "max_length": 64, **data}
-    found = helpers.prepared(tmp_path / "run", model=model, data=spec, objective=objective)
+    found = helpers.prepared(tmp_path / "run", model=model, data=spec, objective=objective, workers=None)
     return PreparedData.open(found["train"]["folder"])
 
 

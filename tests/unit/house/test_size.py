@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9310,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51380, 34035
+ALL, ALL_TESTS = 51380, 34040
 
 #: Comments and docstrings, of the package and of the tests, longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 6, 0

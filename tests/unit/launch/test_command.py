@@ -97,12 +97,14 @@ def test_doctor_says_what_an_old_cudnn_of_the_system_costs_and_nothing_of_a_new_
     assert cudnn.old_cudnn(["NVIDIA H100 80GB HBM3"]) is None
 
 
-@pytest.mark.parametrize(("version", "says"), [("9.10.2.21", "cuDNN 9.10.2 came with torch"), ("9.20.0.1", None)])
+@pytest.mark.parametrize(
+    ("version", "says"), [("9.10.2.21", "cuDNN 9.10.2 came with torch"), ("9.20.0.1", None), (None, None)]
+)
 def test_doctor_says_what_an_old_cudnn_of_torch_costs(monkeypatch, version, says) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
 
     def of(name):
-        if name != "nvidia-cudnn-cu12":
+        if name != "nvidia-cudnn-cu12" or version is None:
             raise metadata.PackageNotFoundError(name)
         return version
 
