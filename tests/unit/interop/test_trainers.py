@@ -188,5 +188,5 @@ def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard() -> None:
     assert (swift["deepspeed"], swift["torch_dtype"], swift["max_steps"]) == ("zero1", "bfloat16", 100)
     alone = yaml_of(export(make(layout={"dp_replicate": 2}), "ms-swift").files["ms_swift.yaml"])
     assert alone["torch_dtype"] == "float32" and "deepspeed" not in alone
-    lines = export(make(**TWO_NODES | {"layout": {"dp_shard": 8}}), "llama-factory").run
+    lines = export(make(hardware="2 x 4x H100-SXM", layout={"dp_shard": 8}), "llama-factory").run
     assert 'NNODES=2 NODE_RANK=1 MASTER_ADDR="$NODE_0" MASTER_PORT=29500 NPROC_PER_NODE=4 llamafactory-cli' in lines[1]
