@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+
+from shardwise.data.workers.tokens import Tokenizer, load_tokenizer
 
 CHATML = (
     "{% for message in messages %}"
@@ -13,7 +16,6 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-
 SPECIAL = ["<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>"]
 CORPUS = ["the cat sat on the mat and the dog sat on the log", "what is two and two? four. hello! how are you?"] * 8
 
@@ -36,20 +38,26 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _save(tmp_path_factory.mktemp("chat"), template=CHATML)
 
 
+@pytest.fixture(scope="session")
+def plain(plain_model: Path) -> Tokenizer:
+    return load_tokenizer(str(plain_model))
+
+
+@pytest.fixture(scope="session")
+def chat(chat_model: Path) -> Tokenizer:
+    return load_tokenizer(str(chat_model))
+
+
 def _save(folder: Path, *, template: str | None) -> Path:
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=SPECIAL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    options = {"special_tokens": SPECIAL, "initial_alphabet": alphabet, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=400, **options)
     tokenizer.train_from_iterator(CORPUS, trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", chat_template=template
-    )
+    known = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "chat_template": template}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **known)
     fast.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 400}))
     return folder

@@ -11,24 +11,27 @@ import pytest
 from shardwise.data.prepare.build import Shard, ShardWriter, copy_tokens, gather, write_store
 from shardwise.data.prepare.prepare import prepare
 from shardwise.data.store import PreparedData
-from shardwise.data.workers.pool import WorkerLimits
 from shardwise.data.workers.tokens import Tokens
 from shardwise.errors import DataError
 from shardwise.spec.job.places import write_places
-from shardwise.spec.run import RunDirectory
+from shardwise.spec.run import RunDirectory, write_json
+
+
+def _template(path: Path) -> str:
+    """Its lines are broken for the eye alone, and a comment is about it."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return "".join(line.strip() for line in lines if not line.startswith("{#"))
+
+
+#: Chat templates in the manner of the families: their structure, in words of our own.
+TEMPLATES = {path.stem.upper(): _template(path) for path in (Path(__file__).parent / "templates").glob("*.jinja")}
 
 
 def store(
-    folder: Path,
-    lengths: Sequence[int],
-    *,
-    sources: Sequence[int] | None = None,
-    weights: Sequence[float] = (1.0,),
-    packed: bool = False,
-    max_length: int = 64,
+    folder: Path, lengths: Sequence[int], *, sources: Sequence[int] = (), weights: Sequence[float] = (1.0,), **rows: Any
 ) -> PreparedData:
-    """Document d holds the ids 1000 d + 1, 1000 d + 2, ...; half of it is trained."""
-    source_of = list(sources) if sources is not None else [0] * len(lengths)
+    """Documents of these lengths; document d has ids from 1000 d + 1 on; half of it is trained."""
+    source_of = list(sources) or [0] * len(lengths)
     shards = []
     folder.mkdir(parents=True, exist_ok=True)
     for document, length in enumerate(lengths):
@@ -40,7 +43,7 @@ def store(
     documents = gather(shards, source_of_file=list(range(len(weights))))
     copy_tokens(shards, np.zeros(len(documents), bool), train=folder, evaluation=folder)
     names = tuple(f"source-{index}.jsonl" for index in range(len(weights)))
-    write_store(folder, documents, files=names, weights=weights, packed=packed, max_length=max_length)
+    write_store(folder, documents, files=names, weights=weights, **{"packed": False, "max_length": 64, **rows})
     return PreparedData.open(folder)
 
 
@@ -50,12 +53,12 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     return path
 
 
-def run_directory(folder: Path, *, model: Path, data: Mapping[str, Any], seed: int = 42) -> RunDirectory:
-    """A run directory with nothing but its job."""
-    folder.mkdir(parents=True, exist_ok=True)
-    run = RunDirectory(folder)
-    run.resolved.write_text(json.dumps({"model": str(model), "data": dict(data), "train": {"seed": seed}}))
-    return run
+def run_directory(
+    folder: Path, *, model: Path, data: Mapping[str, Any], seed: int = 42, objective: str = "sft"
+) -> RunDirectory:
+    job = {"model": str(model), "objective": objective, "data": dict(data), "train": {"seed": seed}}
+    write_json(RunDirectory(folder).resolved, job)
+    return RunDirectory(folder)
 
 
 def refused(
@@ -71,14 +74,7 @@ def refused(
 
 
 def prepared(
-    folder: Path,
-    *,
-    model: Path,
-    data: Mapping[str, Any],
-    seed: int = 42,
-    limits: WorkerLimits | None = None,
-    workers: int = 1,
+    folder: Path, *, model: Path, data: Mapping[str, Any], workers: int | None = 1, **job: Any
 ) -> dict[str, Any]:
     """data.json of a whole preparation in this process, with real workers."""
-    run = run_directory(folder, model=model, data=data, seed=seed)
-    return prepare(run, limits=limits, num_workers=workers)
+    return prepare(run_directory(folder, model=model, data=data, **job), num_workers=workers)

@@ -19,6 +19,7 @@ ANSWER = {"role": "assistant", "content": "sunny"}
 TEXT = '{"city":"Paris",  "days": 2}'
 OBJECT = {"city": "Paris", "days": 2}
 WRITTEN = '{"city": "Paris", "days": 2}'
+PAIRS = "city=Paris days=2"
 
 
 def calling(arguments: Any, **more: Any) -> dict[str, Any]:
@@ -31,11 +32,17 @@ def read(*messages: Any, columnar: bool = False, **columns: Any) -> Conversation
 
 
 def renderer_of(of_call: str, *, model: Path) -> Renderer:
-    """Of a template that writes each call so."""
     each = "{% for call in m.tool_calls %}{{ call.function.name }} " + of_call + "{% endfor %}"
     template = "{% for m in messages %}{{ m.content }}" + each + "{% endfor %}"
     rules = Rules(template=template, columns={}, train_on="all", max_length=99, over_long="error")
     return load_tokenizer(str(model)).renderer(rules)
+
+
+def prepared_by(template: str, rows: Path, *, model: Path) -> dict[str, Any]:
+    """data.json of rows of which a template writes all."""
+    (rows.parent / "template.jinja").write_text(template)
+    data = {"path": str(rows), "chat_template": str(rows.parent / "template.jinja"), "train_on": "all"}
+    return prepared(rows.parent / "run", model=model, data=data)
 
 
 def told(data: dict[str, Any]) -> str:
@@ -46,27 +53,14 @@ def told(data: dict[str, Any]) -> str:
 #: How a template writes a call -> what it writes of arguments as text, and as an object.
 CALLS = {
     "Qwen2.5, Llama-3.1, Hermes": ("{{ call.function.arguments | tojson }}", WRITTEN, WRITTEN),
-    "Qwen3, Kimi": (
-        "{% if call.function.arguments is string %}{{ call.function.arguments }}"
-        "{% else %}{{ call.function.arguments | tojson }}{% endif %}",
-        WRITTEN,
-        WRITTEN,
-    ),
+    "Qwen3, Kimi": ("{% set a = call.function.arguments %}{{ a if a is string else a | tojson }}", WRITTEN, WRITTEN),
     "DeepSeek": ("{{ call['function']['name'] + '\n' + call['function']['arguments'] + '\n' }}", TEXT, WRITTEN),
     "Functionary": ("{{ call.function.arguments ~ '' }}", TEXT, WRITTEN),
     "plain": ("{{ call.function.arguments }}", TEXT, WRITTEN),
     "filtered": ("{{ call.function.arguments | string | trim }}", TEXT, WRITTEN),
     "Mistral": ("{{ call.function | tojson }}", WRITTEN, WRITTEN),
-    "GLM, Qwen3-Coder": (
-        "{% for key, value in call.function.arguments.items() %}{{ key }}={{ value }} {% endfor %}",
-        "city=Paris days=2",
-        "city=Paris days=2",
-    ),
-    "Qwen3-Coder": (
-        "{% for key, value in call.function.arguments | items %}{{ key }}={{ value }} {% endfor %}",
-        "city=Paris days=2",
-        "city=Paris days=2",
-    ),
+    "GLM": ("{% for k, v in call.function.arguments.items() %}{{ k }}={{ v }} {% endfor %}", PAIRS, PAIRS),
+    "Qwen3-Coder": ("{% for k, v in call.function.arguments | items %}{{ k }}={{ v }} {% endfor %}", PAIRS, PAIRS),
 }
 
 
@@ -176,10 +170,8 @@ def test_nulls_that_fill_up_a_parquet_file_are_not_in_tools_or_calls_as_is_said_
         assert example.messages[1]["tool_calls"] == row["messages"][1]["tool_calls"]
         assert example.tools == row["tools"]
         assert example.notes == (FILLED,)
-    template = tmp_path / "template.jinja"
-    template.write_text("{{ tools | tojson }}{% for m in messages %}{{ m | tojson }}{% endfor %}")
-    data = {"path": str(tmp_path / "rows.parquet"), "chat_template": str(template), "train_on": "all"}
-    found = prepared(tmp_path / "run", model=plain_model, data=data)
+    template = "{{ tools | tojson }}{% for m in messages %}{{ m | tojson }}{% endfor %}"
+    found = prepared_by(template, tmp_path / "rows.parquet", model=plain_model)
     assert '"city": "Paris", "at"' in told(found)
     assert "null" not in told(found)
     assert found["train"]["sources"][0]["notes"] == {FILLED: 3}
@@ -207,10 +199,8 @@ def test_maps_of_a_parquet_file_are_objects(tmp_path: Path, plain_model: Path) -
     rows = [{**USER, "tool_calls": None}, calling([("city", "Paris"), ("n", "3")]), calling([])]
     column = pa.array([rows], pa.list_(message))
     pq.write_table(pa.Table.from_arrays([column], names=["messages"]), tmp_path / "rows.parquet")
-    template = tmp_path / "template.jinja"
-    template.write_text("{% for m in messages %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}")
-    data = {"path": str(tmp_path / "rows.parquet"), "chat_template": str(template), "train_on": "all"}
-    text = told(prepared(tmp_path / "run", model=plain_model, data=data))
+    template = "{% for m in messages %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}"
+    text = told(prepared_by(template, tmp_path / "rows.parquet", model=plain_model))
     assert '"arguments": {"city": "Paris", "n": "3"}' in text
     assert '"arguments": {}' in text
     twice = pa.array([[("a", "1"), ("a", "2")]], arguments)
@@ -242,8 +232,5 @@ def test_marks_and_keys_that_nothing_reads_are_honoured_or_said(tmp_path, chat_m
 
 def test_a_template_that_writes_messages_whole_reads_all_their_keys(tmp_path, chat_model, capsys) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"messages": [{**USER, "mood": "keen"}, ANSWER]}])
-    template = tmp_path / "template.jinja"
-    template.write_text("{% for message in messages %}{{ message | tojson }}{% endfor %}")
-    data = {"path": str(path), "chat_template": str(template), "train_on": "all"}
-    prepared(tmp_path / "run", model=chat_model, data=data)
+    prepared_by("{% for message in messages %}{{ message | tojson }}{% endfor %}", path, model=chat_model)
     assert "not used" not in capsys.readouterr().err

@@ -8,6 +8,7 @@ from shardwise.spec.job.data import RowFormat
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 SYSTEM, ADD = {"role": "system", "content": "be kind"}, {"role": "user", "content": "add\n\n1 1"}
+THREE = [ASSISTANT, USER, ASSISTANT]
 SPOKEN = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
 MORE = {**ASSISTANT, "anything": 1, "name": None, "tool_calls": [], "note": ""}
 ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]], tuple[bool, ...]]] = [
@@ -19,12 +20,7 @@ ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]], tuple[bool, ...]]] =
     ("instruction", {"instruction": "hi", "input": None, "output": "hello"}, [USER, ASSISTANT], (False, True)),
     ("question_answer", {"question": "hi", "answer": "hello"}, [USER, ASSISTANT], (False, True)),
     ("query_response", {"query": "hi", "response": "hello"}, [USER, ASSISTANT], (False, True)),
-    (
-        "prompt_completion",
-        {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT]},
-        [USER, ASSISTANT] * 2,
-        (False, False, False, True),
-    ),
+    ("prompt_completion", {"prompt": [ASSISTANT, USER], "completion": [ASSISTANT]}, THREE, (False, False, True)),
 ]
 
 

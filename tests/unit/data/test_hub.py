@@ -63,9 +63,8 @@ def test_a_split_becomes_a_parquet_file_in_the_cache_and_is_kept(tmp_path: Path)
     assert again["path"] == first["path"]
     assert "using the copy fetched before" in again["note"]
     missing = fetch({**spec, "split": "validation"}, tmp_path / "hub")
-    assert missing.returncode == 1
+    assert (missing.returncode, "Traceback" in missing.stderr) == (1, False)
     assert "cannot be loaded as a hub data set" in missing.stderr
-    assert "Traceback" not in missing.stderr
 
 
 @pytest.mark.parametrize("endpoint", rare_but_first(UNREACHABLE))
@@ -82,9 +81,8 @@ def test_without_a_network_the_copy_fetched_before_is_used_or_a_sentence_said(tm
     assert found["rows"] == [{"question": "q", "answer": "a"}]
     assert re.search(rf"^the hub does not answer \(.*({UNREACHABLE[endpoint]}).*\); using the copy", found["note"])
     absent = fetch({"path": "some-org/other"}, tmp_path / "hub", HF_ENDPOINT=endpoint)
-    assert absent.returncode == 1
+    assert (absent.returncode, "Traceback" in absent.stderr) == (1, False)
     assert "some-org/other: is no file or folder here, and cannot be loaded as a hub data set: " in absent.stderr
-    assert "Traceback" not in absent.stderr
 
 
 @pytest.mark.parametrize("endpoint", first(0, UNREACHABLE, ci=1))
@@ -106,21 +104,17 @@ for find in (data.tokenizer_folder, models.find_model_folder):
     assert all(re.search(UNREACHABLE[endpoint], line) for line in (tokenizer, model))
 
 
-def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_not(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    asked: list[str] = []
+
+    def fetched(spec: SourceSpec) -> tuple[Path, str]:
+        assert spec.path == "openai/gsm8k"
+        return tmp_path / "rows.parquet", "from the hub"
 
     def find(spec: SourceSpec) -> tuple[Source, ...]:
-        def fetch_nothing(spec: SourceSpec) -> tuple[Path, str]:
-            asked.append(spec.path)
-            return tmp_path / "rows.parquet", "from the hub"
-
-        return find_sources([spec], fetch=fetch_nothing, key="path", places=Places(by_key={}, file="job.yaml"))
+        return find_sources([spec], fetch=fetched, key="path", places=Places(by_key={}, file="job.yaml"))
 
     (source,) = find(SourceSpec(path="openai/gsm8k", name="main"))
-    assert asked == ["openai/gsm8k"]
     assert (source.files[0].kind, source.files[0].label, source.note) == ("parquet", "openai/gsm8k", "from the hub")
     for path in ("chats.jsonl", "no/such/folder", "../gone", "/gone"):
         with pytest.raises(DataError, match=f"job.yaml:1: data.path: {path}: there is no such file or folder"):

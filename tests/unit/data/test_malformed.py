@@ -22,13 +22,13 @@ CHAT = b'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "
 
 
 def _parquet(names: list[str], columns: list[Any]) -> bytes:
-    """A Parquet file of one row group."""
     into = io.BytesIO()
     pq.write_table(pa.Table.from_arrays([pa.array(column) for column in columns], names=names), into)
     return into.getvalue()
 
 
-#: name -> (content, line, what is said); more in `test_read.py` and `test_formats.py`.
+PARQUET = _parquet(["text"], [["the cat " * 100] * 500])
+#: name -> (content, line, what is said); see `test_read.py` for files, `test_formats.py` for rows.
 FILES: dict[str, tuple[bytes, int, str]] = {
     "late.jsonl": (GOOD * 3000 + b'{"question": "q", "answer": 5}\n', 3001, "answer is 5; expected text"),
     "surrogate.jsonl": (GOOD + b'{"question": "q", "answer": "\\ud800"}\n', 2, "half a character"),
@@ -44,6 +44,8 @@ FILES: dict[str, tuple[bytes, int, str]] = {
     "bytes.txt": (b"a\nb\xff\n", 2, "is not UTF-8"),
     "columns.csv": (b"foo,bar\na,b\n", 1, "has the columns foo, bar; expected messages"),
     "twice.parquet": (_parquet(["text", "text"], [["a"], ["b"]]), 1, "the column 'text' stands twice; remove one"),
+    "page.parquet": (PARQUET[:4] + b"\xff" * 196 + PARQUET[200:], 1, "is damaged from here on: "),
+    "row.jsonl": (GOOD + b"x" * (20 * MIB), 2, "this row is longer than 16 MiB; a row holds one training example"),
 }
 
 
@@ -63,15 +65,6 @@ def test_the_first_twenty_problems_are_listed_and_all_are_counted(tmp_path: Path
     error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)}, workers=2)
     assert "... and 4980 more (5000 in all)" in str(error)
     assert [problem.where for problem in error.problems] == [f"{path}:{line}" for line in range(2, 22)]
-
-
-def test_a_damaged_parquet_page_is_a_sentence(tmp_path: Path, plain_model: Path) -> None:
-    content = bytearray(_parquet(["text"], [["the cat " * 100] * 500]))
-    content[4:200] = b"\xff" * 196
-    (tmp_path / "rows.parquet").write_bytes(content)
-    error = refused(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "rows.parquet")})
-    assert re.search(r"rows\.parquet:1\b", str(error))
-    assert len(str(error).splitlines()) == 1
 
 
 @pytest.mark.parametrize("damage", [None, "{"])
@@ -143,7 +136,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, plain_model: Path, monkeypa
     assert str(error) == f"job.yaml:4: data.path: {path}: cannot be read: Permission denied"
 
 
-SHORT = {"max_length": 2}
+CUT = {"over_long": "truncate", "max_length": 2}
 
 
 @pytest.mark.parametrize(
@@ -153,8 +146,8 @@ SHORT = {"max_length": 2}
         ({"chat_template": "FOLDER/rows.txt"}, "data.chat_template: FOLDER/rows.txt: is not UTF-8 text"),
         ({"chat_template": "FOLDER/large"}, "data.chat_template: FOLDER/large: is larger than"),
         ({"chat_template": "FOLDER/gone"}, "data.chat_template: FOLDER/gone: cannot be read"),
-        ({"over_long": "drop", **SHORT}, "data.max_length: ROWS: every row was dropped"),
-        ({"over_long": "truncate", **SHORT}, "data.max_length: ROWS: no row has a token to train on among its first 2"),
+        ({"over_long": "drop", "max_length": 2}, "data.max_length: ROWS: every row was dropped"),
+        (CUT, "data.max_length: ROWS: no row has a token to train on among its first 2"),
         ({"eval_fraction": 0.5}, "data.eval_fraction: ROWS: eval_fraction leaves no row to train on"),
         ({"path": {"path": "ROWS", "weight": 1e6}}, "data.path: ROWS: weight: 1e+06 is too much"),
         ({"path": {"path": "ROWS", "name": "main"}}, "data.path: ROWS: name: main chooses a configuration"),
@@ -173,21 +166,15 @@ def test_what_a_job_makes_of_good_rows_is_named(tmp_path: Path, plain_model: Pat
 
 
 LIMITS = WorkerLimits(memory_bytes=256 * MIB, cpu_seconds=2)
-
+LOOP, END = "{% for i in range(99999) %}", "{% endfor %}"
 BOMBS = {
     "memory at compile time": ("{{ 'a' * 10**10 }}", "needs more than 256 MiB of memory"),
     "memory while rendering": ("{% for m in messages %}{{ m.content * 10**9 }}{% endfor %}", "needs more than 256 MiB"),
-    "time": (
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "took more than 2 s of processor time; shorten the rows or replace the chat template",
-    ),
+    "time": (LOOP * 2 + END * 2, "took more than 2 s of processor time; shorten the rows or replace the chat template"),
     "escape": ("{{ cycler.__init__.__globals__.os.popen('id') }}", "the chat template refuses this row"),
     "syntax": ("{% for m in messages %}", "is no chat template: Unexpected end of template"),
     "filter": ("\n{{ messages | nofilter}}", "is no chat template: No filter named 'nofilter'. (line 2 of"),
 }
-
-#: Those that need a row.
-AT_A_ROW = ("memory while rendering", "escape")
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -200,7 +187,8 @@ def test_a_hostile_template_ends_in_a_sentence_within_its_limits(tmp_path: Path,
     places = {"data.chat_template": "job.yaml:9"}
     said = str(refused(tmp_path / "run", model=plain_model, data=data, places=places, limits=LIMITS))
     assert time.monotonic() - started < 60
-    place = f"{path}:1: " if name in AT_A_ROW else f"job.yaml:9: data.chat_template: {tmp_path / 'template.jinja'}: "
+    needs_a_row = name in ("memory while rendering", "escape")
+    place = f"{path}:1: " if needs_a_row else f"job.yaml:9: data.chat_template: {tmp_path / 'template.jinja'}: "
     assert said.startswith(place)
     assert "\n" not in said or name == "escape"  # once, and not once per row
     assert message in said
@@ -228,10 +216,3 @@ def test_a_tokenizer_that_names_code_of_its_own_runs_none(tmp_path: Path) -> Non
     error = refused(tmp_path / "run", model=model, data={"path": str(path)})
     assert "has no tokenizer that can be loaded" in str(error)
     assert not (tmp_path / "ran").exists()
-
-
-def test_an_enormous_row_is_refused_without_being_held(tmp_path: Path, plain_model: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"text": "a b"}\n{"text": "' + b"x" * (20 * MIB) + b'"}\n')
-    error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)})
-    assert f"{path}:2: this row is longer than 16 MiB; a row holds one training example" in str(error)

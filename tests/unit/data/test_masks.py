@@ -1,15 +1,15 @@
 """Which tokens are trained, by hand: the trained text stands between brackets."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from shardwise.data.read.formats import Conversation, Example, Pair, Text, conversation
 from shardwise.data.read.messages import RowError
-from shardwise.data.workers.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten
+from shardwise.data.workers.tokens import Rules, Tokenizer, Tokens, shorten
 from shardwise.spec.job.data import OverLong, TrainOn
+from tests.unit.data.helpers import TEMPLATES
 
 GENERATION = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
@@ -23,21 +23,6 @@ UNSTABLE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-INSTRUCT = (
-    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]"
-    "{% else %} {{ m['content'] }}{{ eos_token }}{% endif %}{% endfor %}"
-)
-
-
-@pytest.fixture(scope="session")
-def plain(plain_model: Path) -> Tokenizer:
-    return load_tokenizer(str(plain_model))
-
-
-@pytest.fixture(scope="session")
-def chat(chat_model: Path) -> Tokenizer:
-    return load_tokenizer(str(chat_model))
-
 
 def rules(
     *, template: str | None = None, train_on: TrainOn = "auto", max_length: int = 1000, over_long: OverLong = "error"
@@ -50,13 +35,9 @@ def talk(*contents: str) -> Conversation:
     return conversation([{"role": roles[turn % 2], "content": text} for turn, text in enumerate(contents)])
 
 
-def encoded(tokenizer: Tokenizer, example: Example, wanted: Rules) -> Tokens:
-    return tokenizer.encode([tokenizer.renderer(wanted).render(example)])[0]
-
-
 def shown(tokenizer: Tokenizer, example: Example, wanted: Rules) -> str:
     """The decoded tokens, with brackets around each run of trained ones."""
-    tokens = encoded(tokenizer, example, wanted)
+    (tokens,) = tokenizer.encode([tokenizer.renderer(wanted).render(example)])
     text = ""
     edges = [0, *(np.flatnonzero(np.diff(tokens.trained)) + 1).tolist(), len(tokens.ids)]
     for start, stop in pairwise(edges):
@@ -72,20 +53,17 @@ TOOLS = (
     "{% for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}<|im_end|>{{ '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "7", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
 CALLS = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "name": "f", "tool_call_id": "7", "content": "four"}
 ANSWER = {"role": "assistant", "content": "hello", "reasoning_content": "so"}
-
 FOUR = talk("hi", "hello", "two?", "four 🙂.")
 LAST = Conversation(messages=FOUR.messages, learns=(False, False, False, True))
 FIRST = Conversation(messages=FOUR.messages, learns=(False, True, False, False))
 TOLD = conversation([{**USER, "name": "Ann"}, {"role": "assistant", "content": "hello", "rating": "good"}])
 CALLED = conversation([USER, CALLS, RESULT, ANSWER], tools=[{"name": "f"}])
 PAIR = Pair(prompt="two and two?", completion=" four.")
-
 EVERY_ANSWER = (
     "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n⟦hello<|im_end|>⟧\n"
     "<|im_start|>user\ntwo?<|im_end|>\n<|im_start|>assistant\n⟦four 🙂.<|im_end|>⟧\n"
@@ -106,9 +84,10 @@ OF_A_CHAT: list[tuple[Example, Rules, str]] = [
     *((one, rules(train_on="all"), EVERYTHING) for one in (TOLD, Pair(prompt="hi", completion="hello"))),
     (CALLED, rules(template=TOOLS), TOOLS_AND_ANSWERS),
 ]
+LLAMA2 = rules(template=TEMPLATES["LLAMA2"])
 WITHOUT_A_TEMPLATE: list[tuple[Example, Rules, str]] = [
     (talk("hi", "hello"), rules(), "<s><|im_start|>user\nhi</s>\n<|im_start|>assistant\n⟦hello</s>⟧\n"),
-    (talk("hi", "a", "b", "c"), rules(template=INSTRUCT), "<s>[INST] hi [/INST]⟦ a</s>⟧[INST] b [/INST]⟦ c</s>⟧"),
+    (talk("hi", "a", "b", "c"), LLAMA2, "<s>[INST] hi [/INST]⟦ a </s>⟧<s>[INST] b [/INST]⟦ c </s>⟧"),
     *((PAIR, rules(train_on=train_on), "two and two?⟦ four.</s>⟧") for train_on in ("auto", "assistant")),
     (PAIR, rules(train_on="all"), "⟦two and two? four.</s>⟧"),
     *((Text(text=text), rules(), "⟦the cat</s>⟧") for text in ("the cat", "the cat</s>")),
@@ -123,21 +102,6 @@ def test_what_is_trained_of_a_chat(chat: Tokenizer, example: Example, wanted: Ru
 @pytest.mark.parametrize(("example", "wanted", "expected"), WITHOUT_A_TEMPLATE)
 def test_what_is_trained_without_a_template(plain: Tokenizer, example: Example, wanted: Rules, expected: str) -> None:
     assert shown(plain, example, wanted) == expected
-
-
-@pytest.mark.parametrize("train_on", ["auto", "all"])
-@pytest.mark.parametrize(
-    ("template", "example", "lost"),
-    [
-        (None, conversation([USER, CALLS]), r"tool_calls of message 2 \(assistant\)"),
-        (GENERATION, conversation([USER, CALLS]), r"tool_calls of message 2 \(assistant\)"),
-        (None, conversation([USER, ANSWER]), r"reasoning_content of message 2 \(assistant\)"),
-        (None, conversation([USER, {"role": "assistant", "content": "a"}], tools=[{"name": "f"}]), "tools"),
-    ],
-)
-def test_what_a_message_says_and_no_template_writes_is_refused_and_never_lost(chat, train_on, template, example, lost):
-    with pytest.raises(RowError, match=f"^{lost} is not read by the chat template and would be lost; remove it, or "):
-        encoded(chat, example, rules(template=template, train_on=train_on))
 
 
 @pytest.mark.parametrize("train_on", ["assistant", "completion"])

@@ -1,6 +1,5 @@
 """Rows of preferences become pairs of token rows, or labelled ones, as TRL reads them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,12 @@ from transformers import AutoTokenizer
 
 from shardwise.data.digests import samples_seen
 from shardwise.data.micro_batches import Batcher
-from shardwise.data.prepare.prepare import prepare
 from shardwise.data.read.formats import formats_of, read_row, recognise
 from shardwise.data.read.messages import RowError
 from shardwise.data.store import IGNORED, PreparedData
 from shardwise.data.workers.tokens import Rules, load_tokenizer
 from shardwise.errors import DataError
-from shardwise.spec.run import RunDirectory
+from tests.unit.data import helpers
 from tests.unit.data.helpers import write_jsonl
 
 
@@ -29,19 +27,18 @@ def says(text: str) -> dict[str, str]:
 
 
 CHAT = {"prompt": [user("the cat?")], "chosen": [says("the mat")], "rejected": [says("the dog sat on the log")]}
+#: The same, the prompt in both sides.
+BOTH_WHOLE = {side: [*CHAT["prompt"], *CHAT[side]] for side in ("chosen", "rejected")}
 TEXT = {"prompt": "the cat sat", "chosen": " on the mat", "rejected": " on the log and"}
 
 
 def prepared(tmp_path: Path, model: Path, rows: list[Any], *, objective: str = "dpo", **data: Any) -> PreparedData:
-    run = RunDirectory(tmp_path / "run")
-    run.root.mkdir(exist_ok=True)
-    path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    spec = {"path": str(path), "max_length": 64, **data}
-    run.resolved.write_text(json.dumps({"model": str(model), "objective": objective, "data": spec}))
-    return PreparedData.open(prepare(run, announce=False)["train"]["folder"])
+    spec = {"path": str(write_jsonl(tmp_path / "rows.jsonl", rows)), "max_length": 64, **data}
+    found = helpers.prepared(tmp_path / "run", model=model, data=spec, objective=objective, workers=None)
+    return PreparedData.open(found["train"]["folder"])
 
 
-@pytest.mark.parametrize("row", [CHAT, {k: [*CHAT["prompt"], *CHAT[k]] for k in ("chosen", "rejected")}])
+@pytest.mark.parametrize("row", [CHAT, BOTH_WHOLE])
 def test_a_chat_is_what_transformers_renders_and_all_behind_the_prompt_counts(row, chat_model, tmp_path) -> None:
     """With an explicit prompt, and with one that both sides begin with."""
     rows, tokenizer = prepared(tmp_path, chat_model, [row]).rows(0), AutoTokenizer.from_pretrained(chat_model)
@@ -128,9 +125,8 @@ def test_rows_of_another_objective_or_without_their_prompt_are_refused() -> None
         recognise(("messages",), wanted="messages", objective="dpo")
     with pytest.raises(RowError, match="expected chosen and rejected"):
         recognise(("messages",), objective="dpo")
-    row = {"prompt": "the dog?", **{side: [*CHAT["prompt"], *CHAT[side]] for side in ("chosen", "rejected")}}
     with pytest.raises(RowError, match="prompt is in no message that chosen and rejected begin with; write it there"):
-        read_row(formats_of("dpo")[0], row)
+        read_row(formats_of("dpo")[0], {"prompt": "the dog?", **BOTH_WHOLE})
 
 
 @pytest.mark.parametrize("objective", ["dpo", "kto"])
@@ -166,13 +162,12 @@ def test_packed_micro_batches_have_the_rows_of_padded_ones_in_less_room(objectiv
 @pytest.mark.parametrize(
     "row",
     [
-        {"prompt": "the cat?", **{side: [*CHAT["prompt"], *CHAT[side]] for side in ("chosen", "rejected")}},
-        {"prompt": "the cat?", "chosen": CHAT["chosen"], "rejected": CHAT["rejected"]},
+        {"prompt": "the cat?", **BOTH_WHOLE},
+        {**CHAT, "prompt": "the cat?"},
         {"prompt": CHAT["prompt"], "chosen": "the mat", "rejected": "the dog sat on the log"},
     ],
 )
 def test_a_prompt_and_answers_of_which_some_are_text_and_some_messages_are_a_chat(row) -> None:
     """The first is how UltraFeedback has them: the prompt as text, and once more in both sides."""
     form = formats_of("dpo")[0]
-    found: Any = read_row(form, row)
-    assert found == read_row(form, CHAT)
+    assert read_row(form, row) == read_row(form, CHAT)

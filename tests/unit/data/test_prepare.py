@@ -2,18 +2,17 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from shardwise.data.prepare import ingest
-from shardwise.data.prepare.build import put
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import DataError
 from shardwise.spec.run import read_json
@@ -26,10 +25,6 @@ QUESTIONS = [{"question": f"what is {number}?", "answer": f"it is {number}"} for
 
 def run_python(run: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command, str(run)], capture_output=True, text=True, check=False)
-
-
-def train_part(data_json: dict[str, Any]) -> PreparedData:
-    return open_prepared(data_json["train"])
 
 
 def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(tmp_path, plain_model, capsys) -> None:
@@ -45,7 +40,7 @@ def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(tmp_pa
     assert train["sources"][0]["format"] == "question_answer"
     assert data_json["padding_id"] == 1  # the end of a text: padding tokens may have a row of zeros
     assert "<|im_start|>" in data_json["chat_template"]
-    data = train_part(data_json)
+    data = open_prepared(data_json["train"])
     assert (int(data.lengths.sum()), int(data.lengths.max())) == (train["num_tokens"], train["longest"])
     assert int(data.trained_counts.sum()) == train["num_trained_tokens"]
     assert data.where(7) == f"{path}:8"
@@ -63,11 +58,8 @@ def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path, chat_model
     data_json = prepared(tmp_path / "run", model=chat_model, data={"path": str(path)})
     shown = data_json["preview"]
     assert [row["where"] for row in shown] == [f"{path}:{line}" for line in (1, 2, 3)]
-    assert shown[0]["text"] == [
-        ["<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", False],
-        ["hello<|im_end|>", True],
-        ["\n", False],
-    ]
+    prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert shown[0]["text"] == [[prompt, False], ["hello<|im_end|>", True], ["\n", False]]
     assert data_json["chat_template"] is None, "the tokenizer's own template is in force"
 
 
@@ -87,7 +79,7 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path, plain_model) -> None
     paths = [str(tmp_path / name) for name in names]
     columns = {"question": "q"}
     data_json = prepared(tmp_path / "run", model=plain_model, data={"path": paths, "columns": columns}, workers=2)
-    data = train_part(data_json)
+    data = open_prepared(data_json["train"])
     samples = [data.sample(index)[0].tolist() for index in range(len(data))]
     assert [source["num_rows"] for source in data_json["train"]["sources"]] == [50] * 5
     assert samples[:50] == samples[50:100] == samples[100:150] == samples[150:200] == samples[200:]
@@ -103,7 +95,7 @@ def test_a_text_file_holds_a_document_a_line_and_an_empty_one_is_passed_over(tmp
     assert f"{path}: 2 rows, text, a document a line" in capsys.readouterr().err
     shown = ["".join(text for text, _ in row["text"]) for row in data_json["preview"]]
     assert shown == ["once upon</s>", " a time </s>"]
-    assert train_part(data_json).where(1) == f"{path}:3"
+    assert open_prepared(data_json["train"]).where(1) == f"{path}:3"
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "one.txt").write_text("once upon\n")
     (tmp_path / "books" / "two.txt").touch()
@@ -116,7 +108,7 @@ def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path, pl
     path = str(write_jsonl(tmp_path / "rows.jsonl", QUESTIONS))
     data = {"path": path, "eval_fraction": 0.25, "packing": True}
     data_json = prepared(tmp_path / "run", model=plain_model, data=data)
-    train, evaluation = train_part(data_json), open_prepared(data_json["eval"])
+    train, evaluation = open_prepared(data_json["train"]), open_prepared(data_json["eval"])
     assert (data_json["train"]["num_rows"], data_json["eval"]["num_rows"]) == (38, 12)
     lines = [set(part.arrays["doc_line"].tolist()) for part in (train, evaluation)]
     assert lines[0] | lines[1] == set(range(1, 51))
@@ -128,7 +120,7 @@ def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path, pl
     texts = write_jsonl(tmp_path / "eval.jsonl", [{"text": "the cat"}, {"text": "the dog"}])
     own = prepared(tmp_path / "own", model=plain_model, data={"path": path, "eval_path": str(texts)})
     evaluation = open_prepared(own["eval"])
-    assert (len(train_part(own)), len(evaluation), evaluation.where(1)) == (50, 2, f"{texts}:2")
+    assert (len(open_prepared(own["train"])), len(evaluation), evaluation.where(1)) == (50, 2, f"{texts}:2")
 
 
 def test_long_rows_are_counted(tmp_path, plain_model, capsys) -> None:
@@ -165,7 +157,7 @@ def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path
     moved = path.rename(tmp_path / "moved.jsonl")
     data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(moved)})
     assert data_json["fingerprint"] == first
-    assert train_part(data_json).where(0) == f"{moved}:1"
+    assert open_prepared(data_json["train"]).where(0) == f"{moved}:1"
     write_jsonl(moved, QUESTIONS[:-1])
     assert prepared(tmp_path / "run", model=plain_model, data={"path": str(moved)})["train"]["num_rows"] == 49
 
@@ -201,10 +193,7 @@ def test_a_file_that_changes_meanwhile_stops_it(tmp_path, plain_model, monkeypat
 
 
 def test_ids_beyond_the_vocabulary_of_the_model_are_named(tmp_path, plain_model) -> None:
-    small = tmp_path / "model"
-    small.mkdir()
-    for file in plain_model.iterdir():
-        (small / file.name).write_bytes(file.read_bytes())
+    small = shutil.copytree(plain_model, tmp_path / "model")
     (small / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 262}))
     path = write_jsonl(tmp_path / "rows.jsonl", [{"text": "zq"}, {"text": "the cat sat"}])
     message = rf"{path}:2: has token id \d+ \('.*'\), beyond the model's vocabulary of 262; tokenizer and model do not"
@@ -238,15 +227,7 @@ def test_a_cache_whose_disk_is_too_small_is_said_and_no_row_lost_in_silence(tmp_
         assert " KiB free); set SHARDWISE_CACHE to a folder with space" in done.stderr
 
 
-def test_an_array_is_whole_on_the_disk_or_an_error(tmp_path) -> None:
-    values = np.arange(100, dtype="<i4")
-    with small_disk(tmp_path / "disk", kib=8) as disk:
-        (disk / "other").write_bytes(bytes(8 * 1024))
-        with pytest.raises(OSError, match="No space left"), (disk / "values").open("wb") as file:
-            put(values, file)
-
-
-#: Prepares, and prints the peak after imports, the peak at the end and the largest child's in KiB.
+#: Prepares, and prints peaks in KiB: right after the imports, at the end, and the largest child's.
 MEASURE = """
 import resource, sys
 from pathlib import Path

@@ -24,15 +24,11 @@ def read_all(path: Path, *, chunk_bytes: int = 1 << 20) -> tuple[list[DataRow | 
     return [row for chunk in chunks for row in read_chunk(chunk)], problems
 
 
-def as_jsonl(rows: list[dict[str, str]]) -> str:
-    return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-
-
-def as_json(rows: list[dict[str, str]]) -> str:
-    return json.dumps(rows, ensure_ascii=False, indent=1)
-
-
-def as_csv(rows: list[dict[str, str]]) -> str:
+def written(rows: list[dict[str, str]], suffix: str) -> str:
+    if suffix == ".jsonl":
+        return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    if suffix == ".json":
+        return json.dumps(rows, ensure_ascii=False, indent=1)
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, ["question", "answer"], quoting=csv.QUOTE_ALL)
     writer.writeheader()
@@ -40,12 +36,12 @@ def as_csv(rows: list[dict[str, str]]) -> str:
     return text.getvalue()
 
 
-@pytest.mark.parametrize(("suffix", "write"), [(".jsonl", as_jsonl), (".json", as_json), (".csv", as_csv)])
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv"])
 @given(rows=TABLES, chunk_bytes=st.sampled_from([1, 7, 64, 1000]), mark=st.booleans())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rows_are_the_same_wherever_the_file_is_cut(tmp_path, suffix, write, rows, chunk_bytes, mark) -> None:
+def test_rows_are_the_same_wherever_the_file_is_cut(tmp_path, suffix, rows, chunk_bytes, mark) -> None:
     path = tmp_path / f"rows{suffix}"
-    path.write_bytes(b"\xef\xbb\xbf" * mark + write(rows).encode())
+    path.write_bytes(b"\xef\xbb\xbf" * mark + written(rows, suffix).encode())
     found, problems = read_all(path, chunk_bytes=chunk_bytes)
     assert problems == []
     assert [row.value for row in found if isinstance(row, DataRow)] == rows
@@ -85,46 +81,40 @@ def test_lines_are_those_where_rows_begin(tmp_path, name, text, lines, chunk_byt
     assert all(isinstance(row, DataRow) and row.value["text"] in ("a", "b", "c", "two\nlines", "a, b") for row in rows)
 
 
-def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path) -> None:
-    path = tmp_path / "rows.parquet"
-    rows = [{"messages": [{"role": "user", "content": str(number)}], "id": number} for number in range(10)]
-    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=4)
-    file = SourceFile(path=str(path), label="rows.parquet", kind="parquet")
+TURNS = [{"messages": [{"role": "user", "content": str(number)}], "id": number} for number in range(10)]
+
+
+def assert_read_in_parts(path: Path) -> None:
+    """TURNS, of which a part holds four."""
+    rows = [DataRow(number, row) for number, row in enumerate(TURNS, start=1)]
+    assert read_all(path) == (rows, [])
+    file = SourceFile(path=str(path), label=path.name, kind=KINDS[path.suffix])
     chunks, _ = cut_file(file, index=0, chunk_bytes=1)
     assert [chunk.first_line for chunk in chunks] == [1, 5, 9]
     assert first_columns(chunks) == (1, ("messages", "id"))
-    found = [row for chunk in chunks for row in read_chunk(chunk)]
-    assert found == [DataRow(number + 1, row) for number, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_arrow_is_read_by_record_batches_as_a_stream_or_a_file(tmp_path, stream) -> None:
-    path = tmp_path / "rows.arrow"
-    rows = [{"messages": [{"role": "user", "content": str(number)}], "id": number} for number in range(10)]
-    table = pa.Table.from_pylist(rows)
-    with (pa.ipc.new_stream if stream else pa.ipc.new_file)(path, table.schema) as writer:
+def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path) -> None:
+    pq.write_table(pa.Table.from_pylist(TURNS), tmp_path / "rows.parquet", row_group_size=4)
+    assert_read_in_parts(tmp_path / "rows.parquet")
+
+
+@pytest.mark.parametrize("open_writer", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_arrow_is_read_by_record_batches_as_a_stream_or_a_file(tmp_path, open_writer) -> None:
+    path, table = tmp_path / "rows.arrow", pa.Table.from_pylist(TURNS)
+    with open_writer(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=4)
-    found, problems = read_all(path)
-    assert problems == []
-    assert found == [DataRow(number + 1, row) for number, row in enumerate(rows)]
-    chunks, _ = cut_file(SourceFile(path=str(path), label="rows.arrow", kind="arrow"), index=0, chunk_bytes=1)
-    assert [chunk.first_line for chunk in chunks] == [1, 5, 9]
-    assert first_columns(chunks) == (1, ("messages", "id"))
+    assert_read_in_parts(path)
     path.write_bytes(path.read_bytes()[: -path.stat().st_size // 2])
     rows, problems = read_all(path)
     messages = [message for _, message in problems] + [row.message for row in rows if isinstance(row, BadRow)]
     assert len(messages) == 1 and messages[0].startswith(("is not an Arrow file: ", "is damaged from here on: "))
 
 
-def test_a_row_of_a_header_again_says_what_it_is(tmp_path) -> None:
-    (tmp_path / "rows.csv").write_text("text,answer\na,b\ntext,answer\n")
-    bad = [row for row in read_all(tmp_path / "rows.csv")[0] if isinstance(row, BadRow)]
-    assert bad == [BadRow(3, "is the header again, as where files were put together; remove it")]
-
-
 @pytest.mark.parametrize(
     ("content", "line", "message"),
     [
+        (b"text,answer\na,b\ntext,answer\n", 3, "is the header again, as where files were put together; remove it"),
         (b'{"text": "a"}\n{"text": \n', 2, "is not JSON: Expecting value"),
         (b'{"text": "a"}\n["a"]\n', 2, "found a list; expected one object per row"),
         (b"3\n", 1, "found a number; expected one object"),
@@ -138,7 +128,7 @@ def test_a_row_of_a_header_again_says_what_it_is(tmp_path) -> None:
     ],
 )
 def test_a_broken_line_is_reported_where_it_stands(tmp_path, content, line, message) -> None:
-    path = tmp_path / "rows.jsonl"
+    path = tmp_path / ("rows.csv" if content.startswith(b"text,") else "rows.jsonl")
     path.write_bytes(content)
     bad = [row for row in read_all(path)[0] if isinstance(row, BadRow)]
     assert [row.line for row in bad] == [line]

@@ -14,9 +14,8 @@ from shardwise.data.read.messages import RowError
 from shardwise.data.workers.ready import AS_IT_IS, ONE_END
 from shardwise.data.workers.tokens import Tokenizer, load_tokenizer
 from tests.unit.data.conftest import CHATML
-from tests.unit.data.helpers import prepared, refused, write_jsonl
-from tests.unit.data.templates import TEMPLATES
-from tests.unit.data.test_masks import rules, shown, talk
+from tests.unit.data.helpers import TEMPLATES, prepared, refused, write_jsonl
+from tests.unit.data.test_masks import GENERATION, rules, shown, talk
 
 INST = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
@@ -111,15 +110,9 @@ def test_what_is_done_with_marks_is_counted_and_part_of_the_key(tmp_path, chat_m
 
 U, A = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 CHAT = {"messages": [U, A, U, A]}
-
-WITH_NEWLINE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
-    "{% generation %}{{ m.content }}<|im_end|>{{ '\n' }}{% endgeneration %}"
-    "{% else %}{{ m.content }}<|im_end|>{{ '\n' }}{% endif %}{% endfor %}"
-)
-MARK_OUTSIDE = WITH_NEWLINE.replace(
-    "<|im_end|>{{ '\n' }}{% endgeneration %}", "{% endgeneration %}<|im_end|>{{ '\n' }}"
-)
+LONG = {"messages": [U, {"role": "assistant", "content": "the cat sat on the mat " * 20}]}
+WITH_NEWLINE = GENERATION.replace("{% endgeneration %}", "{{ '\n' }}{% endgeneration %}")
+MARK_OUTSIDE = GENERATION.replace("<|im_end|>{% endgeneration %}", "{% endgeneration %}<|im_end|>")
 ALPACA = (
     "{% for m in messages %}{% if m.role == 'user' %}### Instruction:\n{{ m.content }}\n\n### Response:\n"
     "{% else %}{{ m.content }}\n\n{% endif %}{% endfor %}"
@@ -127,12 +120,10 @@ ALPACA = (
 NO_SUCH_TOKEN = CHATML.replace("<|im_end|>", "<|done|>")
 
 
-def ends_of(folder: Path, model: Path, rows: list[dict[str, Any]], *, template: str | None = None, **data: Any) -> Any:
-    path = write_jsonl(folder / "rows.jsonl", rows)
-    if template is not None:
-        (folder / "template.jinja").write_text(template)
-        data["chat_template"] = str(folder / "template.jinja")
-    return prepared(folder / "run", model=model, data={"path": str(path), **data})["ends"]
+def ends_of(folder: Path, model: Path, rows: list[dict[str, Any]], *, template: str = CHATML, **data: Any) -> Any:
+    (folder / "template.jinja").write_text(template)
+    spec = {"path": str(write_jsonl(folder / "rows.jsonl", rows)), "chat_template": str(folder / "template.jinja")}
+    return prepared(folder / "run", model=model, data={**spec, **data})["ends"]
 
 
 def end(ident: int, text: str, count: int) -> dict[str, Any]:
@@ -140,28 +131,22 @@ def end(ident: int, text: str, count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "template", "data", "tokens"),
+    ("rows", "options", "tokens"),
     [
-        ([CHAT], None, {}, [end(4, "<|im_end|>", 2)]),
-        ([CHAT], WITH_NEWLINE, {}, [end(4, "<|im_end|>", 2)]),
-        ([CHAT], None, {"train_on": "all"}, [end(4, "<|im_end|>", 1)]),
-        ([CHAT], None, {"train_on": "completion"}, [end(4, "<|im_end|>", 1)]),
-        ([{"text": "the cat"}] * 3, None, {}, [end(1, "</s>", 3)]),
+        ([CHAT], {}, [end(4, "<|im_end|>", 2)]),
+        ([CHAT], {"template": WITH_NEWLINE}, [end(4, "<|im_end|>", 2)]),
+        ([CHAT], {"train_on": "all"}, [end(4, "<|im_end|>", 1)]),
+        ([CHAT], {"train_on": "completion"}, [end(4, "<|im_end|>", 1)]),
+        ([{"text": "the cat"}] * 3, {}, [end(1, "</s>", 3)]),
+        ([CHAT, CHAT, LONG], {"over_long": "truncate", "max_length": 80}, [end(4, "<|im_end|>", 4)]),
+        ([CHAT] * 4, {"eval_fraction": 0.5}, [end(4, "<|im_end|>", 4)]),
     ],
 )
-def test_the_token_that_ends_each_trained_span_is_counted(tmp_path, chat_model, capsys, rows, template, data, tokens):
-    found = ends_of(tmp_path, chat_model, rows, template=template, **data)
+def test_the_token_that_ends_each_trained_span_is_counted(tmp_path, chat_model, capsys, rows, options, tokens) -> None:
+    """But for rows that are set aside, and ends that truncation cut off."""
+    found = ends_of(tmp_path, chat_model, rows, **options)
     assert found == {"tokens": tokens, "unmarked": 0, "cause": None}
     assert "special token" not in capsys.readouterr().err
-
-
-def test_rows_set_aside_and_ends_that_truncation_cut_are_not_counted(tmp_path, chat_model) -> None:
-    long = {"messages": [U, {"role": "assistant", "content": "the cat sat on the mat " * 20}]}
-    rows = [CHAT, CHAT, long]
-    found = ends_of(tmp_path, chat_model, rows, over_long="truncate", max_length=80)
-    assert found == {"tokens": [end(4, "<|im_end|>", 4)], "unmarked": 0, "cause": None}
-    found = ends_of(tmp_path, chat_model, [CHAT] * 4, eval_fraction=0.5)
-    assert found["tokens"] == [end(4, "<|im_end|>", 4)]
 
 
 @pytest.mark.parametrize(
@@ -182,9 +167,7 @@ def test_where_no_answer_ends_in_a_special_token_the_cause_is_named(tmp_path, ch
 
 
 def test_a_closing_tag_behind_which_a_turn_may_go_on_is_no_end(tmp_path, chat_model, capsys) -> None:
-    """A model that stopped at `</tool_call>` would never call two functions in a turn."""
-    from transformers import AutoTokenizer
-
+    """A model that stopped at `</tool_call>` would call one function where it was taught two."""
     tokenizer = AutoTokenizer.from_pretrained(chat_model)
     tokenizer.add_tokens(["<tool_call>", "</tool_call>"])
     tokenizer.save_pretrained(tmp_path / "model")

@@ -1,7 +1,6 @@
 """What a row says is in what is rendered, under the families' templates, or it is refused."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,20 +8,15 @@ import pytest
 from shardwise.data.read.formats import Conversation, conversation
 from shardwise.data.read.messages import RowError
 from shardwise.data.workers.said import LEFT_OUT
-from shardwise.data.workers.tokens import Tokenizer, load_tokenizer
-from tests.unit.data.templates import TEMPLATES
-from tests.unit.data.test_masks import UNSTABLE, rules, shown
+from shardwise.data.workers.tokens import Tokenizer
+from tests.unit.data.helpers import TEMPLATES
+from tests.unit.data.test_masks import GENERATION, UNSTABLE, rules, shown
 
 LAST_THOUGHT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}"
     "{% if loop.last and m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}<|im_end|>"
     "{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}"
 )
-
-
-@pytest.fixture(scope="session")
-def chat(chat_model: Path) -> Tokenizer:
-    return load_tokenizer(str(chat_model))
 
 
 def told(role: str, content: str, **more: Any) -> dict[str, Any]:
@@ -48,7 +42,7 @@ TOOLS = [{"type": "function", "function": {"name": "look", "description": "looks
 
 @pytest.mark.parametrize("train_on", ["completion", "all"])
 @pytest.mark.parametrize(
-    ("family", "messages", "lost"),
+    ("template", "messages", "lost"),
     [
         ("QWEN25", [told("developer", "be brief"), u(), a()], r"content of message 1 \(developer\)"),
         ("QWEN25", [S, u(), told("system", "be brief"), u(), a()], r"content of message 3 \(system\)"),
@@ -66,11 +60,19 @@ TOOLS = [{"type": "function", "function": {"name": "look", "description": "looks
         ("DEEPSEEK", [u(), a("<think>\nwhy\n</think>\n\nhello")], r"'why' in content of message 2 \(assistant\)"),
         ("DEEPSEEK", [S, u(), told("system", "be brief"), a()], r"content of message 1 \(system\)"),
         ("GLM", [u(), a(reasoning="so")], r"reasoning of message 2 \(assistant\)"),
+        (None, [u(), call(at="sky")], r"tool_calls of message 2 \(assistant\)"),
+        (GENERATION, [u(), call(at="sky")], r"tool_calls of message 2 \(assistant\)"),
+        (None, [u(), a(reasoning_content="so")], r"reasoning_content of message 2 \(assistant\)"),
     ],
 )
-def test_a_text_that_the_template_leaves_out_refuses_the_row_with_its_message(chat, family, messages, lost, train_on):
+def test_a_text_that_the_template_leaves_out_refuses_the_row_with_its_message(chat, template, messages, lost, train_on):
     with pytest.raises(RowError, match=f"^{lost} is not read by the chat template and would be lost; remove it, or "):
-        shown(chat, conversation(messages), rules(template=TEMPLATES[family], train_on=train_on))
+        shown(chat, conversation(messages), rules(template=TEMPLATES.get(template, template), train_on=train_on))
+
+
+def test_tools_that_the_template_leaves_out_refuse_the_row(chat) -> None:
+    with pytest.raises(RowError, match=r"^tools is not read by the chat template and would be lost; remove it, or "):
+        shown(chat, conversation([u(), a()], tools=TOOLS), rules())
 
 
 LONG = ["  ok \n", "ok", 'a "quoted"\n\tline\\', "tschüß 🙂", "if x < y and <b>z</b>: [INST]", "<|im_end|> ends"]

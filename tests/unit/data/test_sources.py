@@ -14,12 +14,10 @@ from shardwise.spec.job.data import SourceSpec
 from shardwise.spec.job.places import Places
 from tests.unit.data.helpers import prepared, write_jsonl
 
-ROW = {"text": "the cat"}
-
 
 def made(folder: Path, *names: str) -> Path:
     for name in names:
-        write_jsonl(folder / name, [ROW])
+        write_jsonl(folder / name, [{"text": "the cat"}])
     return folder
 
 
@@ -35,35 +33,19 @@ def names(source: Source, folder: Path) -> list[str]:
     return [str(Path(file.path).relative_to(folder.resolve())) for file in source.files]
 
 
-#: Files of a folder -> those of each split. All are as `datasets` has them.
-FOLDERS: list[tuple[list[str], dict[str, list[str]]]] = [
-    (
-        ["test-1.jsonl", "train-1.jsonl", "train-2.jsonl", "validation-1.jsonl"],
-        {
-            "train": ["train-1.jsonl", "train-2.jsonl"],
-            "validation": ["validation-1.jsonl"],
-            "test": ["test-1.jsonl"],
-        },
-    ),
-    (
-        ["dev.jsonl", "eval_set.jsonl", "my.training.jsonl"],
-        {"train": ["my.training.jsonl"], "validation": ["dev.jsonl"], "test": ["eval_set.jsonl"]},
-    ),
-    (
-        ["main/val/a.jsonl", "main/train/test-a.jsonl", "main/train/b.jsonl"],
-        {"train": ["main/train/b.jsonl", "main/train/test-a.jsonl"], "validation": ["main/val/a.jsonl"]},
-    ),
-    (
-        [f"data/{name}-00000-of-00001.jsonl" for name in ("train_sft", "train_gen", "test_sft")],
-        {name: [f"data/{name}-00000-of-00001.jsonl"] for name in ("train_sft", "train_gen", "test_sft")},
-    ),
+#: Files of a folder, by split. All are as `datasets` has them.
+FOLDERS: list[dict[str, list[str]]] = [
+    {"train": ["train-1.jsonl", "train-2.jsonl"], "validation": ["validation-1.jsonl"], "test": ["test-1.jsonl"]},
+    {"train": ["my.training.jsonl"], "validation": ["dev.jsonl"], "test": ["eval_set.jsonl"]},
+    {"train": ["main/train/b.jsonl", "main/train/test-a.jsonl"], "validation": ["main/val/a.jsonl"]},
+    {name: [f"data/{name}-00000-of-00001.jsonl"] for name in ("train_sft", "train_gen", "test_sft")},
 ]
 
 
-@pytest.mark.parametrize(("files", "splits"), FOLDERS)
-def test_files_of_a_folder_are_of_the_split_that_their_names_say_as_datasets_has_it(tmp_path, files, splits) -> None:
+@pytest.mark.parametrize("splits", FOLDERS)
+def test_files_of_a_folder_are_of_the_split_that_their_names_say_as_datasets_has_it(tmp_path, splits) -> None:
     patterns = pytest.importorskip("datasets.data_files", reason="the optional extra `hub` is not installed")
-    folder = made(tmp_path / "set", *files)
+    folder = made(tmp_path / "set", *(file for files in splits.values() for file in files))
     theirs = patterns.DataFilesDict.from_patterns(patterns.get_data_patterns(str(folder)), base_path=str(folder))
     assert {str(split): [os.path.relpath(path, folder) for path in paths] for split, paths in theirs.items()} == splits
     for split, expected in splits.items():
@@ -92,10 +74,10 @@ def test_files_of_no_split_are_the_training_rows_where_no_file_is_called_so_and_
     assert (names(source, folder), source.num_ignored) == (["train.jsonl"], 1)
 
 
-@pytest.mark.parametrize(("split", "file"), [("val", "dev.jsonl"), ("validation", "dev.jsonl"), ("eval", "test.jsonl")])
-def test_a_split_may_be_asked_for_by_another_word_for_it(tmp_path: Path, split: str, file: str) -> None:
+def test_a_split_may_be_asked_for_by_another_word_for_it(tmp_path: Path) -> None:
     folder = made(tmp_path, "dev.jsonl", "test.jsonl")
-    assert names(found(folder, split=split), folder) == [file]
+    for split, file in (("val", "dev.jsonl"), ("validation", "dev.jsonl"), ("eval", "test.jsonl")):
+        assert names(found(folder, split=split), folder) == [file]
 
 
 @pytest.mark.parametrize(
@@ -125,17 +107,14 @@ def test_training_and_evaluation_read_two_splits_of_one_folder(tmp_path, plain_m
     assert "  other files not read: 1\n" in said
 
 
-def test_a_clone_of_a_hub_data_set_is_read_without_its_metadata(tmp_path: Path) -> None:
+def test_a_clone_of_a_hub_data_set_is_read_without_metadata_and_one_of_several_by_its_folder(tmp_path: Path) -> None:
     folder = made(tmp_path, "data/train-00000-of-00001.jsonl", "dataset_infos.json", ".git/rows.jsonl", ".cache/b.json")
     for name in ("README.md", ".gitattributes", "dataset_info.json", "config.json"):
         (folder / name).write_text("---\nconfigs:\n- config_name: default\n  data_files: data/train-*\n---\n# A set\n")
     source = found(folder)
     assert names(source, folder) == ["data/train-00000-of-00001.jsonl"]
     assert source.num_ignored == 4
-
-
-def test_a_clone_with_several_configurations_is_refused_for_one_of_them(tmp_path: Path) -> None:
-    folder = made(tmp_path, "main/train.jsonl", "socratic/train.jsonl")
+    folder = made(tmp_path / "several", "main/train.jsonl", "socratic/train.jsonl")
     (folder / "README.md").write_text("---\nconfigs:\n- config_name: main\n- config_name: socratic\n---\n")
     with pytest.raises(DataError, match=r"several data sets, as its README.md says: main, socratic; name the folder"):
         found(folder)

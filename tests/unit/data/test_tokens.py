@@ -18,18 +18,14 @@ from tests.unit.data.helpers import prepared, write_jsonl
 CORPUS = ["the cat sat on the mat and the dog", "é ü 日本語 🙂🙂 tschüß", "  spaces \t\n\n tabs"] * 10
 WORDS = ["the", "cat ", " ", "\n", "é", "e\u0301", "🙂", "日本", "<|im_end|>", "  \n\n", "ß", "ﬁ", "\t", "x"]
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
+STRIPPED = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Strip()])
 KINDS: dict[str, dict[str, Any]] = {
     "bytes": {"pre_tokenizer": BYTES, "decoder": decoders.ByteLevel()},
     "trimmed bytes": {"pre_tokenizer": BYTES, "post_processor": processors.ByteLevel(trim_offsets=True)},
     "NFC bytes": {"pre_tokenizer": BYTES, "decoder": decoders.ByteLevel(), "normalizer": normalizers.NFC()},
     "normalised bytes": {"pre_tokenizer": BYTES, "normalizer": normalizers.NFKC()},
-    "pieces": {
-        "normalizer": normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
-    },
-    "words without spaces": {
-        "pre_tokenizer": pre_tokenizers.Whitespace(),
-        "normalizer": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Strip()]),
-    },
+    "pieces": {"normalizer": normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])},
+    "words without spaces": {"pre_tokenizer": pre_tokenizers.Whitespace(), "normalizer": STRIPPED},
 }
 
 
@@ -39,8 +35,7 @@ def test_masks_from_the_ends_of_spans_are_those_from_all_offsets(kind: str) -> N
     for part, value in KINDS[kind].items():
         setattr(tokenizer, part, value)
     alphabet = pre_tokenizers.ByteLevel.alphabet() if "bytes" in kind else []
-    special = ["<unk>", "<|im_end|>"]
-    options = {"special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
+    options = {"special_tokens": ["<unk>", "<|im_end|>"], "initial_alphabet": alphabet, "show_progress": False}
     trainer = trainers.BpeTrainer(vocab_size=330, **options)
     tokenizer.train_from_iterator(CORPUS, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)

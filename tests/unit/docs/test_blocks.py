@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,6 @@ class Block:
 
 
 def blocks_of(page: str) -> list[Block]:
-    """The blocks of a page, from the first to the last."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     found: list[Block] = []
     for fence in _FENCE.finditer(text):
@@ -57,15 +57,11 @@ def run_blocks(page: str, *, folder: Path, slow: bool) -> None:
 
 def _run(block: Block, *, folder: Path, page: str) -> None:
     program = ["bash", "-euc"] if block.language == "sh" else [sys.executable, "-c"]
-    environment = os.environ | {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), f"{sys.prefix}/bin", os.environ["PATH"]]),
-        "SHARDWISE_CACHE": str(folder / "cache"),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [*program, block.text], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=240
-    )
+    places = os.pathsep.join([str(Path(sys.executable).parent), f"{sys.prefix}/bin", os.environ["PATH"]])
+    environment = os.environ | {"PATH": places, "SHARDWISE_CACHE": str(folder / "cache")}
+    environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    run: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 240}
+    done = subprocess.run([*program, block.text], check=False, cwd=folder, env=environment, **run)
     assert done.returncode == 0, f"{page}: exit code {done.returncode} of\n{block.text}\n{done.stdout}\n{done.stderr}"
 
 

@@ -27,9 +27,8 @@ def test_the_site_builds_with_every_link_checked(tmp_path):
 def test_a_page_that_loads_something_from_outside_is_refused():
     pytest.importorskip("mkdocs")
     refused = "<p>words</p><script async src=https://example.org/x.js></script>"
-    code = (
-        "import types, site_hooks as hooks\nplace = types.SimpleNamespace\npage = place(file=place(src_uri='p.md'))\n"
-    )
+    code = "import types, site_hooks as hooks\n"
+    code += "place = types.SimpleNamespace\npage = place(file=place(src_uri='p.md'))\n"
     code += f"hooks.on_post_page('<a href=https://example.org>', page=page); hooks.on_post_page({refused!r}, page=page)"
     done = run_python("-c", f"import sys; sys.path.insert(0, 'tools')\n{code}")
     assert "p.md loads something from outside: <script async src=https://example.org/x.js>" in done.stderr

@@ -12,21 +12,16 @@ from tests.unit.house.tree import ROOT, run_python
 #: A distribution's name where it is not the module's.
 DISTRIBUTIONS = {"ruamel": "ruamel.yaml", "mlflow": "mlflow-skinny"}
 
-#: Where a module comes with what the user has then: `shardwise.Trainer` is a
-#: `transformers.Trainer`, which needs accelerate; `doctor` says which versions are supported where
-#: packaging, which transformers needs, is there.
+#: Imported only by users who have it: transformers needs packaging, and its Trainer accelerate.
 WITH_ANOTHER = {"accelerate": {"train/own_loop/hugging_face.py"}, "packaging": {"launch/doctor.py"}}
 
 
-def declared() -> tuple[set[str], set[str]]:
-    """Names of the base install, and with those of the extras that users install."""
+def declared() -> set[str]:
+    """Names of the base install, and of the extras that users install."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     of_users = [name for extra, names in extras.items() if extra not in ("dev", "peers", "docs") for name in names]
-    base, more = (
-        {re.match(r"[\w.-]+", name)[0].lower() for name in names} for names in (project["dependencies"], of_users)
-    )
-    return base, base | more
+    return {re.match(r"[\w.-]+", name)[0].lower() for name in (*project["dependencies"], *of_users)}
 
 
 def imported() -> dict[str, set[str]]:
@@ -44,19 +39,14 @@ def imported() -> dict[str, set[str]]:
 
 
 def test_every_module_that_the_package_imports_is_declared() -> None:
-    _, all_of_them = declared()
-    missing = {
-        name: files
-        for name, files in imported().items()
-        if DISTRIBUTIONS.get(name, name) not in all_of_them and files != WITH_ANOTHER.get(name)
-    }
-    assert not missing
+    known = declared()
+    found = {name: files for name, files in imported().items() if DISTRIBUTIONS.get(name, name) not in known}
+    assert {name: files for name, files in found.items() if files != WITH_ANOTHER.get(name)} == {}
 
 
 def test_what_is_declared_is_pinned() -> None:
     pins = (ROOT / "constraints.txt").read_text().lower()
-    _, all_of_them = declared()
-    assert not [name for name in all_of_them - {"wandb", "mlflow-skinny"} if f"\n{name}==" not in pins]
+    assert not [name for name in declared() - {"wandb", "mlflow-skinny"} if f"\n{name}==" not in pins]
 
 
 def test_the_pure_wing_imports_without_torch_and_templates_for_pages_only() -> None:
@@ -70,6 +60,5 @@ def test_the_pure_wing_imports_without_torch_and_templates_for_pages_only() -> N
 def test_a_name_of_the_api_is_imported_from_where_checkers_of_types_see_it():
     tree = ast.walk(ast.parse(Path(api.__file__).read_text(encoding="utf-8")))
     seen = [node for node in tree if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardwise")]
-    assert {one.name: node.module for node in seen for one in node.names} == {
-        name: f"shardwise.{module}" for name, module in api.MODULES.items()
-    }
+    expected = {name: f"shardwise.{module}" for name, module in api.MODULES.items()}
+    assert {one.name: node.module for node in seen for one in node.names} == expected

@@ -1,4 +1,4 @@
-"""What documents and the demo promise is there, and pages are what their tools write today."""
+"""What documents and the demo promise is there, pages are what tools write, names are in place."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.cli.main import VERBS
 from shardwise.spec.job.file import read_job
-from tests.unit.house.tree import ROOT, run_python, text_of
+from tests.unit.house.tree import ROOT, run_python, text_of, tracked_files
 
 TARGETS = re.findall(r"^([a-z][a-z-]*):.*## ", text_of("Makefile"), flags=re.MULTILINE)
 
@@ -53,8 +53,9 @@ def test_the_job_files_are_valid_and_the_second_starts_from_the_result_of_the_fi
     assert jobs[1].model == jobs[2].model == jobs[3].model == f"{jobs[0].output_dir}/final"
 
 
-#: Tool -> the pages that it writes.
+#: Tool -> the pages that it writes; `tree.py` writes the list of files in ARCHITECTURE.md.
 PAGES = {
+    "tools/tree.py": (),
     "tools/matrix.py": ("support.md",),
     "tools/seeds.py": ("seeds.md",),
     "tools/reference.py": ("reference/cli.md", "reference/job.md", "reference/plan.md", "reference/run.md"),
@@ -68,3 +69,32 @@ def test_a_page_is_what_its_tool_writes(tool):
     compared = run_python(tool)
     assert compared.returncode == 0, compared.stderr
     assert [page for page in PAGES[tool] if f": {page}\n" not in text_of("mkdocs.yml")] == []
+
+
+#: In pieces, so that this file does not hold what it forbids.
+PLACES_OF_ONE_MACHINE = ("/wo" + "rk/", "/ro" + "ot/", "/op" + "t/pypi", "/op" + "t/wheels")
+REGISTRY_HOSTS = ("py" + "pi.org", "python" + "hosted.org", *("npm" + "js." + end for end in ("org", "com")))
+REGISTRY_HOSTS += ("download.py" + "torch.org",)
+
+
+def test_no_tracked_file_names_a_place_of_one_machine_or_a_registry():
+    # Behind a letter a place is a folder of ours, as in the planner's tree.
+    places = [rf"(?<![a-z]){place}" for place in PLACES_OF_ONE_MACHINE]
+    forbidden = re.compile("|".join([*places, *map(re.escape, REGISTRY_HOSTS)]).encode())
+    assert [str(path.relative_to(ROOT)) for path in tracked_files() if forbidden.search(path.read_bytes())] == []
+
+
+def test_each_part_of_the_planner_is_imported_through_its_door():
+    past = re.compile(r"from shardwise\.plan\.(work|rates|memory|time|search|explain)\.")
+    source = ROOT / "src/shardwise"
+    found = {(file, part) for file in source.rglob("*.py") for part in past.findall(file.read_text())}
+    assert [file for file, part in found if source / "plan" / part not in file.parents] == []
+
+
+def test_what_a_technique_costs_has_the_name_of_what_runs_it_or_stands_in_the_architecture():
+    source, planner = ROOT / "src/shardwise", (ROOT / "ARCHITECTURE.md").read_text().partition("**The planner**")[2]
+    ran = {path.stem for path in (source / "parallel").rglob("*")}
+    costs = {path.stem for path in (source / "plan/costs").glob("*.py")} - {"__init__"}
+    named = set(re.findall(r"`(\w+)`", planner.partition("\n\n")[0]))
+    assert sorted(costs - ran - named) == []
+    assert len(costs & ran) > len(costs) / 2

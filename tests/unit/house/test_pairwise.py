@@ -3,13 +3,7 @@
 from tests.pairwise import most_unlike
 from tests.speed import REFERENCE_SECONDS, TRIES, quiet_seconds
 
-CELLS = [
-    {"layout": "ddp", "method": "full"},
-    {"layout": "ddp", "method": "lora"},
-    {"layout": "tp", "method": "full"},
-    {"layout": "tp", "method": "lora"},
-]
-
+CELLS = [{"layout": layout, "method": method} for layout in ("ddp", "tp") for method in ("full", "lora")]
 ONE = [1] * 4
 
 

@@ -11,18 +11,12 @@ import pytest
 
 from tests.unit.house.tree import ROOT, text_of
 
-LION = '''
-"""Lion (Chen et al., 2023): steps by the sign of a momentum."""
-
-from __future__ import annotations
-
+#: Lion (Chen et al., 2023): steps by the sign of a momentum.
+LION = """
 import torch
-
-
 class Lion(torch.optim.Optimizer):
     def __init__(self, groups, *, lr, betas):
         super().__init__(groups, {"lr": lr, "betas": betas})
-
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
@@ -32,7 +26,7 @@ class Lion(torch.optim.Optimizer):
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.sub_(group["lr"] * momentum.lerp(weight.grad, 1 - first).sign())
                 momentum.lerp_(weight.grad, 1 - second)
-'''
+"""
 
 #: File of the recipe -> what is written behind which words; a new file is written behind none.
 STEPS: dict[str, list[tuple[str, str]]] = {
@@ -61,7 +55,6 @@ import torch
 from shardwise.cli.main import main
 from shardwise.spec.job.keys import TrainSpec
 from shardwise.train.optim import build_optimizer
-
 sizes = {}
 for name in ("adamw", "lion"):
     asked = ["model=llama-3.1-8b", "hardware=8x H100-SXM", "layout={dp_shard: 8}", f"train.optimizer={name}"]

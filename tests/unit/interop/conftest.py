@@ -1,6 +1,5 @@
 """A chosen candidate, as targets read it, without planning."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,34 +14,27 @@ from shardwise.spec.layout.execution import Execution
 
 #: What most cases share: 8 rows a step on two GPUs.
 JOB: dict[str, Any] = {"model": "llama-3.1-8b", "data": {"path": "rows.jsonl"}, "train": {"max_steps": 100}}
-Make = Callable[..., Chosen]
 
 
-@pytest.fixture
-def make() -> Make:
+def make(
+    *, layout: dict[str, Any] | None = None, hardware: str = "2x L4", job: dict[str, Any] | None = None, **how: Any
+) -> Chosen:
     """Arguments: of the layout, `hardware`, sections of the job, and fields of the execution."""
-
-    def made(
-        *, layout: dict[str, Any] | None = None, hardware: str = "2x L4", job: dict[str, Any] | None = None, **how: Any
-    ) -> Chosen:
-        degrees = {"dp_shard": 2} if layout is None else layout
-        sections = {**JOB, **(job or {})}
-        sections["train"] = {**JOB["train"], **sections["train"]}
-        sections["data"] = {**JOB["data"], **sections["data"]}
-        spread = Layout(**degrees)
-        ranks = spread.data_world_size
-        settings = {"micro_batch_size": 8 // ranks, "gradient_accumulation_steps": 1, **how}
-        return Chosen(
-            path="plan.json",
-            job=job_from_data({"hardware": hardware, **sections}),
-            execution=Execution(layout=spread, **settings),
-            cluster=parse_hardware(hardware).part(spread.world_size),
-            leaves_some=spread.world_size < parse_hardware(hardware).num_gpus,
-            seconds=5000.0,
-            steps=job_from_data({"hardware": hardware, **sections}).train.max_steps,
-        )
-
-    return made
+    sections = {"hardware": hardware, **JOB, **(job or {})}
+    sections["train"] = {**JOB["train"], **sections["train"]}
+    sections["data"] = {**JOB["data"], **sections["data"]}
+    made, cluster = job_from_data(sections), parse_hardware(hardware)
+    spread = Layout(**({"dp_shard": 2} if layout is None else layout))
+    settings = {"micro_batch_size": 8 // spread.data_world_size, "gradient_accumulation_steps": 1, **how}
+    return Chosen(
+        path="plan.json",
+        job=made,
+        execution=Execution(layout=spread, **settings),
+        cluster=cluster.part(spread.world_size),
+        leaves_some=spread.world_size < cluster.num_gpus,
+        seconds=5000.0,
+        steps=made.train.max_steps,
+    )
 
 
 def export(chosen: Chosen, to: str) -> Exported:

@@ -15,7 +15,7 @@ from shardwise.catalog.gpus import known_gpus
 from shardwise.interop.chosen import Chosen
 from shardwise.interop.skypilot import ACCELERATORS
 from shardwise.units import GIB
-from tests.unit.interop.conftest import export
+from tests.unit.interop.conftest import export, make
 
 SCHEMAS = Path(__file__).parent / "schemas"
 TWO_NODES: dict[str, Any] = {"hardware": "2 x 4x H100-SXM", "layout": {"dp_replicate": 2, "dp_shard": 4}}
@@ -28,7 +28,7 @@ def yaml_of(text: str) -> Any:
     return reader.load(text)
 
 
-def test_torchrun_has_one_line_for_each_node_and_counts_no_gpus_left_alone(make) -> None:
+def test_torchrun_has_one_line_for_each_node_and_counts_no_gpus_left_alone() -> None:
     one = export(make(), "torchrun")
     line = "torchrun --standalone --nproc-per-node 2 -m shardwise train plan.json"
     assert one.files["torchrun.sh"].splitlines() == ["# fsdp on 2x L4", line]
@@ -46,7 +46,7 @@ def test_torchrun_has_one_line_for_each_node_and_counts_no_gpus_left_alone(make)
     assert "train plan.json --set '\\''hardware=4x H100-SXM'\\''' &" in quoted
 
 
-def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(make, tmp_path) -> None:
+def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(tmp_path) -> None:
     text = export(make(**TWO_NODES), "slurm").files["train.sbatch"]
     asked = [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
     for option in ("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--signal=B:TERM@120", "--requeue"):
@@ -57,7 +57,7 @@ def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(make, t
     assert "gpus" not in export(make(hardware="cpu:2"), "slurm").files["train.sbatch"].replace("2x", "")
 
 
-def test_the_batch_script_has_in_force_what_the_plan_knows_and_says_why_the_rest_is_not(make) -> None:
+def test_the_batch_script_has_in_force_what_the_plan_knows_and_says_why_the_rest_is_not() -> None:
     """Whole machines: all their memory; a part of one: what offload keeps there, where it does."""
 
     def asked(chosen: Chosen) -> tuple[dict[str, str], str]:
@@ -114,8 +114,16 @@ def test_the_batch_script_queues_again_a_run_that_has_saved(make, tmp_path, aske
     assert said.count("scontrol requeue 7") == requeued
 
 
-@pytest.mark.parametrize("case", [{}, TWO_NODES, {"hardware": "cpu:2"}])
-def test_the_jobset_keeps_to_its_published_schema(make, case) -> None:
+@pytest.mark.parametrize(
+    ("case", "limits"),
+    [
+        ({}, {"nvidia.com/gpu": 2}),
+        (TWO_NODES, {"nvidia.com/gpu": 4}),
+        ({"hardware": "2x MI300X"}, {"amd.com/gpu": 2}),
+        ({"hardware": "cpu:2"}, None),
+    ],
+)
+def test_the_jobset_keeps_to_its_published_schema(case, limits) -> None:
     written = export(make(**case), "kubernetes")
     assert written.said[0] == "image: yours, with `pip install '.[train]'` done in a copy of Shardwise's repository"
     made = yaml_of(written.files["jobset.yaml"])
@@ -125,11 +133,10 @@ def test_the_jobset_keeps_to_its_published_schema(make, case) -> None:
     nodes = 2 if case is TWO_NODES else 1
     assert pods["completions"] == pods["parallelism"] == nodes
     (container,) = pods["template"]["spec"]["containers"]
-    limits = container["resources"].get("limits")
+    assert container["resources"].get("limits") == limits
     assert container["resources"]["requests"] == {"cpu": "16", "memory": "64Gi"} or nodes == 1
     assert {"HF_HOME", "HF_TOKEN", "SHARDWISE_CACHE"} == {variable["name"] for variable in container["env"]}
     assert any("for RDMA add the device" in sentence for sentence in written.said) == (nodes == 2)
-    assert limits == (None if "cpu:2" in case.values() else {"nvidia.com/gpu": 4 if nodes == 2 else 2})
     if nodes == 2:
         assert "--node-rank $JOB_COMPLETION_INDEX --master-addr first-node-0-0.first " in container["command"][-1]
     made["spec"]["replicatedJobs"][0]["template"]["spec"]["completion_mode"] = "Indexed"
@@ -138,7 +145,7 @@ def test_the_jobset_keeps_to_its_published_schema(make, case) -> None:
 
 
 @pytest.mark.parametrize(("folder", "name"), [("7B_lora.v2", "run-7b-lora-v2"), ("first", "first"), ("__", "run")])
-def test_runs_are_named_as_services_of_kubernetes_and_clusters_of_skypilot_may_be(make, folder, name) -> None:
+def test_runs_are_named_as_services_of_kubernetes_and_clusters_of_skypilot_may_be(folder, name) -> None:
     """RFC 1035 labels: a letter first."""
     chosen = make(job={"output_dir": f"runs/{folder}"})
     jobset = yaml_of(export(chosen, "kubernetes").files["jobset.yaml"])
@@ -147,7 +154,7 @@ def test_runs_are_named_as_services_of_kubernetes_and_clusters_of_skypilot_may_b
 
 
 @pytest.mark.parametrize("case", [{}, TWO_NODES])
-def test_the_skypilot_task_keeps_to_its_published_schema(make, case) -> None:
+def test_the_skypilot_task_keeps_to_its_published_schema(case) -> None:
     written = export(make(**case), "skypilot")
     made = yaml_of(written.files["task.yaml"])
     assert made["setup"] == "pip install './shardwise[train]'\n"
@@ -167,12 +174,12 @@ def test_the_skypilot_task_keeps_to_its_published_schema(make, case) -> None:
     ("gpu", "names"),
     [("RTX-4090", {"RTX4090"}), ("RTX-A6000", {"A6000", "RTXA6000"}), ("MI300X", {"MI300X"}), ("GH200", {"GH200"})],
 )
-def test_skypilot_is_asked_for_any_of_its_names_of_a_gpu(make, gpu, names) -> None:
+def test_skypilot_is_asked_for_any_of_its_names_of_a_gpu(gpu, names) -> None:
     made = yaml_of(export(make(layout={}, hardware=f"1x {gpu}"), "skypilot").files["task.yaml"])
     assert made["resources"] == {"accelerators": dict.fromkeys(names, 1)}
 
 
-def test_skypilots_names_are_of_the_catalogue_and_no_pcie_card_passes_for_one_with_nvlink(make) -> None:
+def test_skypilots_names_are_of_the_catalogue_and_no_pcie_card_passes_for_one_with_nvlink() -> None:
     assert set(ACCELERATORS) <= set(known_gpus())
     made = yaml_of(export(make(hardware="2x H100-SXM"), "skypilot").files["task.yaml"])
     first, *placed = made["resources"]["any_of"]
@@ -180,9 +187,3 @@ def test_skypilots_names_are_of_the_catalogue_and_no_pcie_card_passes_for_one_wi
     assert {one["infra"] for one in placed} == {"aws", "gcp", "nebius"}
     (pcie,) = [yaml_of(export(make(hardware="2x H100-PCIe"), "skypilot").files["task.yaml"])["resources"]]
     assert pcie == {"infra": "runpod", "accelerators": {"H100": 2}}
-
-
-def test_amd_gpus_are_asked_for_by_their_plugins_name(make) -> None:
-    made = yaml_of(export(make(hardware="2x MI300X"), "kubernetes").files["jobset.yaml"])
-    (container,) = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
-    assert container["resources"]["limits"] == {"amd.com/gpu": 2}

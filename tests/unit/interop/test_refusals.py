@@ -8,7 +8,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.interop.chosen import Chosen
 from shardwise.interop.targets import TARGETS
 from shardwise.spec.plan.forecast import Plan
-from tests.unit.interop.conftest import refusal
+from tests.unit.interop.conftest import make, refusal
 
 TRAINERS = ("accelerate", "deepspeed", "trl", "torchtitan", "axolotl", "llama-factory", "ms-swift")
 MP, HSDP, SGD = {"pp": 2, "schedule": "sequential"}, {"dp_replicate": 2, "dp_shard": 2}, {"optimizer": "sgd"}
@@ -28,7 +28,7 @@ LAYOUTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("to", "layout", "said"), LAYOUTS)
-def test_a_layout_without_counterpart_is_refused(make, to, layout, said) -> None:
+def test_a_layout_without_counterpart_is_refused(to, layout, said) -> None:
     found = refusal(make(layout=layout, hardware="4x L4"), to)
     assert found.startswith(f"plan.json: {said}")
     assert "plan again with --set layout=fsdp, or one of " in found
@@ -39,6 +39,7 @@ def zero(stage: int) -> dict[str, Any]:
 
 
 DDP: dict[str, Any] = {"layout": {"dp_replicate": 2}}
+HOST_ZERO2 = {"layout": zero(2), "offload": "parameters"}
 FSDP = "plan again with --set layout=fsdp"
 #: Target, what is asked, and words of the sentence.
 OTHERS: list[tuple[str, dict[str, Any], str]] = [
@@ -54,10 +55,7 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
         (to, {**DDP, "offload": "parameters"}, f"{to} offloads what it shards, and ddp shards nothing; {FSDP}")
         for to in ("accelerate", "deepspeed")
     ),
-    (
-        *("deepspeed", {"layout": zero(2), "offload": "parameters"}),
-        f"DeepSpeed offloads weights in stage 3 only, and zero2 is stage 2; {FSDP}",
-    ),
+    ("deepspeed", HOST_ZERO2, f"DeepSpeed offloads weights in stage 3 only, and zero2 is stage 2; {FSDP}"),
     *(
         (to, {"hardware": "cpu:2"}, f"{to} spreads fsdp over GPUs only, and hardware is cpu:2")
         for to in ("accelerate", "trl", "torchtitan")
@@ -89,12 +87,12 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("to", "how", "said"), OTHERS)
-def test_other_choices_without_counterpart_are_refused(make, to, how, said) -> None:
+def test_other_choices_without_counterpart_are_refused(to, how, said) -> None:
     assert said in refusal(make(**how), to)
 
 
 @pytest.mark.parametrize("to", TRAINERS)
-def test_what_no_other_trainer_has_is_refused_with_every_reason_at_once(make, to) -> None:
+def test_what_no_other_trainer_has_is_refused_with_every_reason_at_once(to) -> None:
     layout = {"dp_shard": 2, "min_num_params": 10**9}
     chosen = make(job={"method": "qlora"}, optimizer="adafactor", layout=layout, micro_batch_size=3)
     said = refusal(chosen, to).splitlines()
@@ -113,6 +111,6 @@ def test_a_plan_that_chose_nothing_or_parts_of_several_nodes_is_refused() -> Non
 
 
 @pytest.mark.parametrize("to", TARGETS)
-def test_every_target_has_a_case_that_works(make, to) -> None:
+def test_every_target_has_a_case_that_works(to) -> None:
     made = TARGETS[to].write(make())
     assert made.files and made.run

@@ -6,18 +6,15 @@ import json
 import subprocess
 import sys
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.interop.conftest import export
+from tests.unit.interop.conftest import export, make
 from tests.unit.interop.test_launchers import TWO_NODES, yaml_of
 from tests.unit.interop.test_refusals import zero
 
-ROOT = Path(__file__).parents[3]
-
-#: The keys of torchtitan 0.3.0 that are set; `make test-exports` asks it for unknown ones.
+#: The keys of torchtitan 0.3.0 that are set; it refuses others, as `make test-exports` shows.
 TORCHTITAN = {
     "parallelism": "data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward "
     "tensor_parallel_degree pipeline_parallel_degree pipeline_parallel_schedule pipeline_parallel_microbatch_size",
@@ -29,7 +26,7 @@ TORCHTITAN = {
 }
 
 
-def test_accelerate_reads_every_key_and_no_word_as_false(make) -> None:
+def test_accelerate_reads_every_key_and_no_word_as_false() -> None:
     text = export(make(precision="fp32", layout={"dp_replicate": 2}), "accelerate").files["accelerate.yaml"]
     assert yaml_of(text)["mixed_precision"] == "no"
     assert yaml_of(text)["distributed_type"] == "MULTI_GPU"
@@ -51,7 +48,7 @@ def test_accelerate_reads_every_key_and_no_word_as_false(make) -> None:
     assert {*sharding, *made["parallelism_config"]} <= known
 
 
-def test_what_other_trainers_do_otherwise_is_said(make) -> None:
+def test_what_other_trainers_do_otherwise_is_said() -> None:
     said = "\n".join(export(make(job={"method": "lora"}), "accelerate").said)
     assert "`shardwise plan --set train.loss=full` says whether that fits" in said
     assert "the plan keeps frozen weights in bfloat16" in said
@@ -85,7 +82,7 @@ STAGE_3 = {"stage": 3, **BUCKET, "stage3_max_reuse_distance": 0, "stage3_gather_
         ({"dp_shard": 2}, {"offload": "all"}, {**STAGE_3, "offload_optimizer": HOST, "offload_param": HOST}),
     ],
 )
-def test_deepspeed_has_the_stage_of_the_layout(make, layout, how, zero) -> None:
+def test_deepspeed_has_the_stage_of_the_layout(layout, how, zero) -> None:
     made = json.loads(export(make(layout=layout, **how), "deepspeed").files["deepspeed.json"])
     assert made["zero_optimization"] == zero
     assert (made["train_batch_size"], made["train_micro_batch_size_per_gpu"]) == (8, 4)
@@ -93,7 +90,7 @@ def test_deepspeed_has_the_stage_of_the_layout(make, layout, how, zero) -> None:
     assert made["optimizer"]["params"].get("torch_adam") == (None if how else True)
 
 
-def test_deepspeed_is_told_of_sgd_and_of_a_share_of_warmup(make) -> None:
+def test_deepspeed_is_told_of_sgd_and_of_a_share_of_warmup() -> None:
     chosen = make(job={"train": {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1}}, optimizer="sgd")
     made = json.loads(export(chosen, "deepspeed").files["deepspeed.json"])
     assert made["optimizer"] == {"type": "SGD", "params": {"lr": 2e-05, "weight_decay": 0.1, "momentum": 0.9}}
@@ -105,20 +102,19 @@ def test_deepspeed_is_told_of_sgd_and_of_a_share_of_warmup(make) -> None:
 
 
 def keywords_of(text: str, name: str) -> dict[str, Any]:
-    """The literal arguments of a call in a script."""
     (call,) = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == name]
-    return {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg and _is_literal(k.value)}
+    return {keyword.arg: value_of(keyword.value) for keyword in call.keywords if keyword.arg}
 
 
-def _is_literal(node: ast.expr) -> bool:
+def value_of(node: ast.expr) -> Any:
+    """A literal, or the text of what is none."""
     try:
-        ast.literal_eval(node)
+        return ast.literal_eval(node)
     except ValueError:
-        return False
-    return True
+        return ast.unparse(node)
 
 
-def test_the_trl_script_says_the_job(make) -> None:
+def test_the_trl_script_says_the_job() -> None:
     chosen = make(
         job={
             "method": "lora",
@@ -143,7 +139,7 @@ def test_the_trl_script_says_the_job(make) -> None:
     assert set(replicated.files) == {"sft.py"}
 
 
-def test_the_trl_script_has_arguments_that_trl_knows(make) -> None:
+def test_the_trl_script_has_arguments_that_trl_knows() -> None:
     if importlib.util.find_spec("trl") is None:
         pytest.skip("trl is not installed: pip install '.[peers]'")
     settings = keywords_of(export(make(), "trl").files["sft.py"], "SFTConfig")
@@ -161,7 +157,7 @@ def test_the_trl_script_has_arguments_that_trl_knows(make) -> None:
         ({"pp": 2}, {"pipeline_parallel_schedule": "1F1B", "pipeline_parallel_degree": 2, "local_batch_size": 8}),
     ],
 )
-def test_torchtitan_is_told_every_degree_in_keys_that_it_has(make, layout, set_to) -> None:
+def test_torchtitan_is_told_every_degree_in_keys_that_it_has(layout, set_to) -> None:
     text = export(make(layout=layout, hardware="4x H100-SXM"), "torchtitan").files["shardwise_titan.py"]
     (function,) = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     found: dict[str, Any] = {}
@@ -169,14 +165,14 @@ def test_torchtitan_is_told_every_degree_in_keys_that_it_has(make, layout, set_t
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             section, _, key = ast.unparse(node.targets[0]).removeprefix("config.").partition(".")
             assert key in TORCHTITAN[section].split() or not key, ast.unparse(node)
-            found[key or section] = ast.literal_eval(node.value) if _is_literal(node.value) else ast.unparse(node.value)
+            found[key or section] = value_of(node.value)
     assert set_to.items() <= found.items()
     assert (found["global_batch_size"], found["seq_len"], found["steps"]) == (8, 1024, 100)
     assert found["model_spec"] == "model_registry('8B')"
     assert found["optimizer"].startswith("default_adamw(lr=2e-05, betas=(0.9, 0.999)")
 
 
-def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard(make) -> None:
+def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard() -> None:
     chosen = make(layout={"dp_replicate": 2, "dp_shard": 2}, hardware="4x L4", gradient_checkpointing="full")
     made = yaml_of(export(chosen, "axolotl").files["axolotl.yaml"])
     assert (made["dp_shard_size"], made["dp_replicate_size"], made["fsdp_version"]) == (2, 2, 2)
@@ -184,14 +180,13 @@ def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard(make) -> None:
     assert (made["max_steps"], made["micro_batch_size"], made["sequence_len"]) == (100, 2, 1024)
     lora = {"method": "lora", "lora": {"r": 8, "target_modules": ["q_proj", "v_proj"]}}
     made = export(make(job=lora, offload="optimizer"), "llama-factory")
-    settings, zero = yaml_of(made.files["llama_factory.yaml"]), json.loads(made.files["deepspeed.json"])
+    settings, of_zero = yaml_of(made.files["llama_factory.yaml"]), json.loads(made.files["deepspeed.json"])
     assert (settings["finetuning_type"], settings["lora_rank"], settings["lora_target"]) == ("lora", 8, "q_proj,v_proj")
-    assert zero["zero_optimization"] == {**STAGE_3, "offload_optimizer": HOST}
+    assert of_zero["zero_optimization"] == {**STAGE_3, "offload_optimizer": HOST}
     assert json.loads(made.files["dataset_info.json"])["rows"]["file_name"] == "rows.jsonl"
-    states = {"dp_shard": 2, "zero_stage": 1, "reshard_after_forward": False}
-    swift = yaml_of(export(make(layout=states), "ms-swift").files["ms_swift.yaml"])
+    swift = yaml_of(export(make(layout=zero(1)), "ms-swift").files["ms_swift.yaml"])
     assert (swift["deepspeed"], swift["torch_dtype"], swift["max_steps"]) == ("zero1", "bfloat16", 100)
     alone = yaml_of(export(make(layout={"dp_replicate": 2}), "ms-swift").files["ms_swift.yaml"])
     assert alone["torch_dtype"] == "float32" and "deepspeed" not in alone
-    lines = export(make(**TWO_NODES | {"layout": {"dp_shard": 8}}), "llama-factory").run
+    lines = export(make(hardware="2 x 4x H100-SXM", layout={"dp_shard": 8}), "llama-factory").run
     assert 'NNODES=2 NODE_RANK=1 MASTER_ADDR="$NODE_0" MASTER_PORT=29500 NPROC_PER_NODE=4 llamafactory-cli' in lines[1]

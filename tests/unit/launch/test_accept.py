@@ -10,7 +10,6 @@ from shardwise.errors import HardwareError, InputError, UnsupportedError
 from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.torchrun import Place
 from shardwise.launch.requirements import check_present, check_trainable, share_of_nodes, training_cluster
-from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.request import Request, read_request
 
@@ -19,10 +18,6 @@ GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_byt
 
 def request(**keys: Any) -> Request:
     return read_request(job_from_data({"model": "m", "data": {"path": "d.jsonl"}, **keys}))
-
-
-def cpu(processes: int) -> Cluster:
-    return parse_hardware(f"cpu:{processes}")
 
 
 @pytest.fixture
@@ -77,10 +72,9 @@ def test_a_gpu_of_an_unknown_name_is_taken_for_what_the_job_names_if_it_has_the_
     assert training_cluster(request(), place=place).name == "2 x 1x H100-X"
 
 
-@pytest.mark.parametrize("hardware", [None, "2x H100-SXM"])
-def test_ranks_that_each_see_one_gpu_are_as_many_gpus(hardware, machine, monkeypatch) -> None:
+@pytest.mark.parametrize("asked", [request(), request(hardware="2x H100-SXM")])
+def test_ranks_that_each_see_one_gpu_are_as_many_gpus(asked, machine, monkeypatch) -> None:
     machine += [GPU]
-    asked = request(hardware=hardware) if hardware else request()
     place = Place(rank=0, size=2, local_size=2, launch="x")
     with pytest.raises(HardwareError, match=r"machine (with|has) 1x H100-SXM"):
         training_cluster(asked, place=place)
@@ -100,10 +94,10 @@ def test_ranks_and_machines_that_were_started_are_what_is_planned_for(machine) -
     with pytest.raises(HardwareError, match=r"2 processes were started on a machine with 1x"):
         training_cluster(request(), place=place)
     machine[:] = [GPU] * 3
-    asked = {"": 6, "2 x 4x H100-SXM": 8, "cpu:6": 6}
     nodes = Nodes(count=2, rank=0, host="n0")
-    found = [share_of_nodes(request(**({"hardware": one} if one else {})), nodes) for one in asked]
-    assert [(place.size, place.local_size) for place in found] == [(size, size // 2) for size in asked.values()]
+    asked = [request(), request(hardware="2 x 4x H100-SXM"), request(hardware="cpu:6")]
+    found = [share_of_nodes(one, nodes) for one in asked]
+    assert [(place.size, place.local_size) for place in found] == [(6, 3), (8, 4), (6, 3)]
 
 
 @pytest.mark.parametrize(
@@ -123,38 +117,36 @@ def test_ranks_that_were_started_are_on_the_named_hardware(hardware, local_size,
     assert training_cluster(asked, place=place).name == hardware
 
 
+TP, ZERO_BUBBLE = {"layout": {"tp": 2}}, {"layout": {"pp": 2, "schedule": "zero_bubble"}}
+COMPILED, EIGHT_BITS = {"train": {"compile": True}}, {"train": {"optimizer": "adamw_8bit"}}
+
+
 @pytest.mark.parametrize(
     ("keys", "processes", "message"),
     [
         ({"method": "qlora", "train": {"compile": True}}, 1, "compile is not trained with method qlora"),
         ({"layout": "hsdp"}, 5, "hsdp shards inside groups .* 5 processes in groups of 2 give no such product"),
         ({"layout": {"dp_shard": 4}}, 2, "layout needs 4 processes, and the hardware gives 2"),
-        (
-            *({"train": {"optimizer": "adamw_8bit"}, "layout": {"tp": 2}}, 2),
-            "optimizer adamw_8bit is not trained under tp; use optimizer: adamw, or fsdp",
-        ),
-        ({"layout": {"tp": 2}, "train": {"compile": True}}, 2, "compile is not trained under tp; use compile: false"),
-        (
-            *({"layout": {"pp": 2, "schedule": "zero_bubble"}, "train": {"compile": True}}, 2),
-            "compile is not trained with schedule zero_bubble; use compile: false",
-        ),
+        ({**TP, **EIGHT_BITS}, 2, "optimizer adamw_8bit is not trained under tp; use optimizer: adamw, or fsdp"),
+        ({**TP, **COMPILED}, 2, "compile is not trained under tp; use compile: false"),
+        ({**ZERO_BUBBLE, **COMPILED}, 2, "compile is not trained with schedule zero_bubble; use compile: false"),
         ({"data": {"num_rows": 5}}, 1, r"data\.path is missing"),
         ({"layout": "zero1", "train": {"offload": "all"}}, 2, "zero1 keeps them there; use offload: optimizer"),
     ],
 )
 def test_what_is_planned_but_not_trained_is_refused_at_its_place(keys, processes, message) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        check_trainable(request(**keys), cluster=cpu(processes))
+        check_trainable(request(**keys), cluster=parse_hardware(f"cpu:{processes}"))
     assert str(caught.value).startswith("the job:")
 
 
 def test_what_is_trained_is_accepted_and_every_reason_against_the_rest_is_given_at_once() -> None:
     for layout in ("auto", "ddp", "zero1", "fsdp", "zero2", {"dp_shard": 2}):
-        check_trainable(request(layout=layout), cluster=cpu(2))
+        check_trainable(request(layout=layout), cluster=parse_hardware("cpu:2"))
     check_trainable(request(layout="hsdp"), cluster=parse_hardware("3 x 3x H100-SXM"))
     with pytest.raises(UnsupportedError) as caught:
         train = {"offload": "optimizer", "optimizer": "adafactor", "compile": True}
-        check_trainable(request(method="qlora", train=train), cluster=cpu(1))
+        check_trainable(request(method="qlora", train=train), cluster=parse_hardware("cpu:1"))
     assert len(caught.value.problems) == 2
 
 
@@ -186,12 +178,10 @@ def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path) -> None:
     ],
 )
 def test_a_kernel_that_the_hardware_has_not_is_refused(attention, hardware, message) -> None:
-    def asked(kernel: str) -> Request:
-        return request(data={"path": "org/rows"}, train={"attn_implementation": kernel})
-
+    cluster, rows = parse_hardware(hardware), {"path": "org/rows"}
     with pytest.raises(InputError, match=f"train.attn_implementation {message}"):
-        check_present(asked(attention), parse_hardware(hardware))
-    check_present(asked("eager"), parse_hardware(hardware))
+        check_present(request(data=rows, train={"attn_implementation": attention}), cluster)
+    check_present(request(data=rows, train={"attn_implementation": "eager"}), cluster)
 
 
 @pytest.mark.parametrize(

@@ -22,17 +22,9 @@ CLOSED = {"message": "Connection closed by peer"}
 SHORT = {"message": "out of memory: planned 1", "error": "OutOfMemoryError"}
 #: What ranks wrote, at which time, and how others ended -> how the cause begins.
 CAUSES = {
-    "the earliest written": (
-        [(0, 20.0, {}), (1, 10.0, {}), (2, 30.0, {})],
-        (),
-        "rank 1 failed while training (step 2): E: of 1\n",
-    ),
+    "the earliest written": ([(0, 2.0, {}), (1, 1.0, {})], (), "rank 1 failed while training (step 2): E: of 1\n"),
     "a rank that vanished": ([(0, 1.0, {})], KILLED, "rank 1 was ended by signal 9 (SIGKILL)"),
-    "one without memory": (
-        [(1, 1.0, CLOSED), (2, 2.0, SHORT)],
-        KILLED,
-        "rank 2 failed while training (step 2): out of memory: ",
-    ),
+    "no memory": ([(1, 1.0, CLOSED), (2, 2.0, SHORT)], KILLED, "rank 2 failed while training (step 2): out of memory"),
     "one that a library ended": ([(1, 1.0, CLOSED)], ENDED, "rank 0 ended with exit code 3 and left no reason"),
     "none that stopped as it was asked to": ([(1, 1.0, {})], [RankExit(rank=0, code=143)], "rank 1 failed"),
 }
@@ -89,25 +81,26 @@ def test_of_aborted_ranks_the_first_whose_log_has_a_fault_of_its_device_is_the_c
 
 
 def test_what_an_earlier_start_wrote_to_the_log_is_not_how_this_one_ended(run: RunDirectory) -> None:
-    run.rank_log(1).write_text(f"{STARTED}\nNo space left on device\n{STARTED}\n")
-    cause = str(first_cause(run, processes=2, exits=KILLED))
-    assert cause.endswith(f"it wrote nothing to its log: {run.rank_log(1)}")
-    run.rank_log(1).write_text(f"{STARTED}\nNo space left on device\n{STARTED}\none\n")
-    cause = str(first_cause(run, processes=2, exits=KILLED))
-    assert cause.endswith(f"the end of {run.rank_log(1)}:\n  | one")
+    log = run.rank_log(1)
+    for wrote, said in (("", f"it wrote nothing to its log: {log}"), ("one\n", f"the end of {log}:\n  | one")):
+        log.write_text(f"{STARTED}\nNo space left on device\n{STARTED}\n{wrote}")
+        assert str(first_cause(run, processes=2, exits=KILLED)).endswith(said)
 
 
-def test_where_no_rank_could_say_why_the_ends_of_their_logs_are_shown(run: RunDirectory) -> None:
+@pytest.mark.parametrize("failure", [None, "", "{", "[]"])
+def test_where_no_rank_could_say_why_the_ends_of_their_logs_are_shown(run: RunDirectory, failure: str | None) -> None:
     run.rank_log(1).write_text(f"{STARTED}\nNo space left on device\n")
-    cause = str(first_cause(run, processes=2))
-    assert cause.startswith("the ranks failed, and none could say why")
-    assert "  | No space left on device" in cause
+    if failure is not None:
+        run.rank_failure(0).write_text(failure)
+    cause = first_cause(run, processes=2)
+    assert isinstance(cause, WorkerFailedError)
+    assert str(cause).startswith("the ranks failed, and none could say why")
+    assert "  | No space left on device" in str(cause)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"time": "late"}'])
-def test_a_damaged_failure_file_does_not_hide_that_the_run_failed(run: RunDirectory, damage: str) -> None:
-    run.rank_failure(0).write_text(damage)
-    assert isinstance(first_cause(run, processes=1), WorkerFailedError)
+def test_a_failure_without_a_reason_is_one(run: RunDirectory) -> None:
+    run.rank_failure(0).write_text('{"time": "late"}')
+    assert str(first_cause(run, processes=1)).startswith("rank 0 failed while starting: an error: ")
 
 
 def test_exit_codes_in_words() -> None:

@@ -1,6 +1,5 @@
 """The processes that prepare data and build a model: how they end, and what is said of it."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from pathlib import Path
 from shardwise.errors import ShardwiseError
 from shardwise.launch.processes.data_preparation import prepare_data
 from shardwise.spec.run import RunDirectory
-
 try:
     prepare_data(RunDirectory(Path(sys.argv[1])), module=sys.argv[2])
 except ShardwiseError as error:
@@ -66,33 +64,27 @@ def test_a_quiet_preparation_speaks_where_it_fails(run, worker, capfd, status, s
     assert capfd.readouterr().err == said
 
 
-CONFIG = {"model_type": "stranger"}
-
-
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module that stands in for the one that builds."""
-    paths = [str(tmp_path), *filter(None, sys.path), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(torch_helpers, "MODEL_SHAPE", "standin")
     return tmp_path / "standin.py"
 
 
-def test_what_is_not_understood_is_said_at_the_file(program: Path) -> None:
-    refuses = "json.dump({'refused': [json.load(sys.stdin)['file'] + ' is odd']}, sys.stdout)"
-    program.write_text(f"import json, sys; {refuses}")
-    with pytest.raises(ModelError, match=r"^m/config\.json: m/config\.json is odd$"):
-        built_shape(CONFIG, file="m/config.json")
+REFUSES = "json.dump({'refused': [json.load(sys.stdin)['file'] + ' is odd']}, sys.stdout)"
 
 
-def test_a_build_that_fails_says_its_last_words(program: Path) -> None:
-    program.write_text("raise MemoryError('no room')")
-    with pytest.raises(ModelError, match=r"'stranger' has no row .*, and building it failed: MemoryError: no room"):
-        built_shape(CONFIG, file="f")
-
-
-def test_a_build_that_does_not_end_is_ended(program: Path, monkeypatch) -> None:
-    monkeypatch.setattr(torch_helpers, "LIMIT_SECONDS", 0.5)
-    program.write_text("import time; time.sleep(60)")
-    with pytest.raises(ModelError, match=r"has no row in the catalogue, and building it took more than 0\.5 s"):
-        built_shape(CONFIG, file="f")
+@pytest.mark.parametrize(
+    ("build", "limit", "said"),
+    [
+        (f"import json, sys; {REFUSES}", 60, r"^m/config\.json: m/config\.json is odd$"),
+        ("raise MemoryError('no room')", 60, "'stranger' has no row .*, and building it failed: MemoryError: no room"),
+        ("import time; time.sleep(60)", 0.5, "has no row in the catalogue, and building it took more than 0.5 s"),
+    ],
+)
+def test_a_build_that_fails_says_why_and_one_without_an_end_is_ended(program, build, limit, said, monkeypatch):
+    monkeypatch.setattr(torch_helpers, "LIMIT_SECONDS", limit)
+    program.write_text(build)
+    with pytest.raises(ModelError, match=said):
+        built_shape({"model_type": "stranger"}, file="m/config.json")

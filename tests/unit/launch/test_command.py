@@ -59,69 +59,54 @@ def test_versions_are_compared_as_numbers(version, *, expected) -> None:
     assert supported_ranges()["torch"].contains(version) is expected
 
 
-def test_doctor_says_what_is_wrong_with_visible_gpus_and_what_is_not_known_of_them(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+def test_doctor_says_what_is_wrong_with_visible_gpus_and_what_they_lack(tmp_path, monkeypatch) -> None:
+    """An unknown name, and a C compiler for compiled blocks."""
     nvidia_smi(tmp_path, gpus="0, GPU-a, NVIDIA Z9000, 49140, 1, 48700, [N/A]\n")
-    assert any(finding.what.startswith("the GPU Z9000 is not in the catalogue") for finding in doctor().findings)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     found = doctor()
     assert any(finding.what.startswith("CUDA_VISIBLE_DEVICES is '3', which is none") for finding in found.findings)
     assert found.facts["gpus"] == []
-
-
-def test_doctor_says_that_blocks_cannot_be_compiled_for_a_gpu_without_a_c_compiler(tmp_path, monkeypatch) -> None:
-    nvidia_smi(tmp_path, gpus="0, GPU-a, NVIDIA H100, 81559, 1, 81000, [N/A]\n")
-    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.delenv("CC", raising=False)
     lacking = "no C compiler was found; needed for compiled blocks (train.compile)"
     found = doctor()
     assert found.facts["c_compiler"] is None
+    assert any(finding.what.startswith("the GPU Z9000 is not in the catalogue") for finding in found.findings)
     assert {finding.what: finding.hint for finding in found.findings}[lacking].startswith("install gcc, or set")
     monkeypatch.setenv("CC", "/opt/cc")
     assert doctor().facts["c_compiler"] == "/opt/cc"
     assert lacking not in [finding.what for finding in doctor().findings]
 
 
-@pytest.fixture
-def hidden_by(tmp_path, monkeypatch):
-    """A folder on LD_LIBRARY_PATH with a cuDNN of a version."""
-
-    def make(version):
-        (tmp_path / f"libcudnn.so.{version}").touch()
-        (tmp_path / "libcudnn.so.9").symlink_to(f"libcudnn.so.{version}")
-        monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
-        return tmp_path
-
-    return make
-
-
-def test_doctor_says_what_an_old_cudnn_of_the_system_costs(hidden_by) -> None:
-    folder = hidden_by("9.10.2")
+def test_doctor_says_what_an_old_cudnn_of_the_system_costs_and_nothing_of_a_new_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
+    old, new, found = (tmp_path / f"libcudnn.so.{version}" for version in ("9.10.2", "9.15.1", "9"))
+    old.touch()
+    found.symlink_to(old.name)
     said, hint = cudnn.old_cudnn(["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
     assert said == (
-        f"cuDNN 9.10.2 in {folder}, a folder of LD_LIBRARY_PATH, hides the one that torch brings; below 9.15.1 PyTorch "
-        "takes FlashAttention-2 here, and attention over long rows takes about 1.6 times as long"
+        f"cuDNN 9.10.2 in {tmp_path}, a folder of LD_LIBRARY_PATH, hides the one that torch brings; below 9.15.1 "
+        "PyTorch takes FlashAttention-2 here, and attention over long rows takes about 1.6 times as long"
     )
-    assert hint == f"leave {folder} out of LD_LIBRARY_PATH"
+    assert hint == f"leave {tmp_path} out of LD_LIBRARY_PATH"
     assert cudnn.old_cudnn(["NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 5090", "Z9000"]) is None
-
-
-def test_a_new_cudnn_of_the_system_is_none_to_speak_of(hidden_by) -> None:
-    hidden_by("9.15.1")
+    old.rename(new)
+    found.unlink()
+    found.symlink_to(new.name)
     assert cudnn.old_cudnn(["NVIDIA H100 80GB HBM3"]) is None
 
 
-@pytest.mark.parametrize(("version", "says"), [("9.10.2.21", "cuDNN 9.10.2 came with torch"), ("9.20.0.1", None)])
+@pytest.mark.parametrize(
+    ("version", "says"), [("9.10.2.21", "cuDNN 9.10.2 came with torch"), ("9.20.0.1", None), (None, None)]
+)
 def test_doctor_says_what_an_old_cudnn_of_torch_costs(monkeypatch, version, says) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    versions = {"nvidia-cudnn-cu12": version}
 
     def of(name):
-        if name not in versions:
+        if name != "nvidia-cudnn-cu12" or version is None:
             raise metadata.PackageNotFoundError(name)
-        return versions[name]
+        return version
 
     monkeypatch.setattr(cudnn.metadata, "version", of)
     found = cudnn.old_cudnn(["NVIDIA H100 80GB HBM3"])

@@ -79,13 +79,17 @@ def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_si
     with pytest.raises(RunDirectoryError, match="output_dir must lie on a disk that all nodes share, at the same path"):
         joined.wait_for_rank_0(run, replace(SECOND, local_size=1), say=said.append)
     joined.write_preparing(run, FIRST)
-    waiting = threading.Thread(target=joined.wait_for_rank_0, args=(run, SECOND), kwargs={"say": silent}, daemon=True)
+    joined.write_begin(run, replace(FIRST, launch="another"), kind="cpu")
+    heard: list[str] = []
+    waiting = threading.Thread(
+        target=lambda: heard.append(joined.wait_for_rank_0(run, SECOND, say=silent)), daemon=True
+    )
     waiting.start()
     waiting.join(timeout=1.0)
     assert waiting.is_alive()
-    joined.write_begin(run, FIRST, kind="cpu")
+    joined.write_begin(run, FIRST, kind="cuda")
     waiting.join(timeout=5)
-    assert not waiting.is_alive()
+    assert heard == ["cuda"], "and nothing of another launch"
 
 
 def test_rank_0_waits_for_a_sign_of_each_rank_and_names_those_that_leave_none(run, monkeypatch, left_over) -> None:
@@ -111,20 +115,6 @@ def test_rank_0_waits_for_a_sign_of_each_rank_and_names_those_that_leave_none(ru
     with joined.exit_written_on_error(run, FIRST):
         pass
     assert not list(run.logs.glob("here-*"))
-
-
-def test_the_other_ranks_wait_for_the_start_file_and_read_none_of_another_launch(run) -> None:
-    heard: list[str] = []
-    waiting = threading.Thread(
-        target=lambda: heard.append(joined.wait_for_rank_0(run, SECOND, say=silent)), daemon=True
-    )
-    waiting.start()
-    joined.write_begin(run, replace(FIRST, launch="another"), kind="cpu")
-    waiting.join(timeout=0.6)
-    assert heard == []
-    joined.write_begin(run, FIRST, kind="cuda")
-    waiting.join(timeout=5)
-    assert heard == ["cuda"]
 
 
 @pytest.mark.slow

@@ -15,10 +15,6 @@ from shardwise.launch.nodes.peers import Peers, word_of
 from tests.unit.fakes import wait_until
 
 
-def silence(_: str) -> None:
-    """Nothing is to be said."""
-
-
 @pytest.fixture
 def nodes() -> Nodes:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -30,8 +26,8 @@ def nodes() -> Nodes:
 def both(nodes: Nodes) -> Generator[tuple[Peers, Peers]]:
     """Node 0 and node 1, linked."""
     with listen(nodes) as server:
-        other = join(replace(nodes, rank=1), say=silence)
-        first = gather(nodes, server, say=silence)
+        other = join(replace(nodes, rank=1), say=print)
+        first = gather(nodes, server, say=print)
     yield first, other
     first.close()
     other.close()
@@ -54,17 +50,13 @@ def test_options_that_are_missing_or_impossible_are_refused(options, sentence) -
     assert sentence in str(caught.value)
 
 
-def test_the_master_may_have_a_port() -> None:
+def test_the_master_may_have_a_port_and_one_node_is_a_run_on_this_machine() -> None:
     named = Nodes.read(nodes=2, node_rank=1, master="n0:7", max_restarts=0)
     assert named == Nodes(count=2, rank=1, host="n0", port=7)
     bare = Nodes.read(nodes=2, node_rank=1, master="fd00::1", max_restarts=0)
     assert bare == replace(named, host="fd00::1", port=29500)
-
-
-@pytest.mark.parametrize("options", [(None, None, None), (1, None, None), (1, 0, "n0")])
-def test_one_node_is_a_run_on_this_machine(options) -> None:
-    nodes, rank, master = options
-    assert Nodes.read(nodes=nodes, node_rank=rank, master=master, max_restarts=2) is None
+    for nodes, rank, master in ((None, None, None), (1, None, None), (1, 0, "n0")):
+        assert Nodes.read(nodes=nodes, node_rank=rank, master=master, max_restarts=2) is None
 
 
 def test_two_nodes_that_meet_tell_each_other_how_ranks_ended_and_node_0_how_it_went(both) -> None:
@@ -115,9 +107,9 @@ def test_what_a_node_does_not_see_is_said(both, tmp_path, monkeypatch) -> None:
 
 def test_nodes_of_different_starts_do_not_meet(nodes) -> None:
     with listen(nodes) as server:
-        other = join(replace(nodes, rank=1, count=3), say=silence)
+        other = join(replace(nodes, rank=1, count=3), say=print)
         with pytest.raises(InputError, match="was started with --nodes 3, and node 0 with --nodes 2; make them equal"):
-            gather(nodes, server, say=silence)
+            gather(nodes, server, say=print)
         with pytest.raises(InputError, match="make them equal"):
             other.await_begin()
         other.close()
@@ -127,8 +119,8 @@ def test_a_stranger_is_passed_over_and_a_port_that_is_taken_is_said(nodes) -> No
     with listen(nodes) as server:
         stranger = socket.create_connection((nodes.host, nodes.port))
         stranger.sendall(b"GET / HTTP/1.1\n")
-        other = join(replace(nodes, rank=1), say=silence)
-        first = gather(nodes, server, say=silence)
+        other = join(replace(nodes, rank=1), say=print)
+        first = gather(nodes, server, say=print)
         assert [link.node for link in first.links] == [1]
         for each in (stranger, first, other):
             each.close()

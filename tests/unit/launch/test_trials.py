@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,9 @@ from shardwise.spec.request import read_request
 from shardwise.spec.run import RunDirectory, write_text
 
 
-def found(names: str | None, hardware: str) -> tuple[list[str], dict[str, str]]:
-    trials, unable = find_trials(names.split(",") if names else None, cluster=parse_hardware(hardware), method="lora")
+def found(names: str | None, hardware: str, **known: Any) -> tuple[list[str], dict[str, str]]:
+    options = {"cluster": parse_hardware(hardware), "method": "lora", **known}
+    trials, unable = find_trials(names.split(",") if names else None, **options)
     return [trial.label for trial in trials], {one.layout: one.reason for one in unable}
 
 
@@ -63,26 +65,23 @@ def test_a_trial_has_the_processes_that_are_stated_and_no_more_than_the_model_ta
     assert list(unable) == ["fsdp-8", "ddp-1", "single-2", "hsdp-6", "fsdp+pp-5"]
     assert unable["fsdp+pp-5"] == "fsdp+pp has 2 ranks for each of pp, which 5 processes do not divide into"
     model = find_model("tinyllama-1.1b", offline=True)
-    names = ["pp", "interleaved", "tp", "tp+pp"]
-    trials, unable = find_trials(names, cluster=parse_hardware("cpu:32"), method="full", model=model)
-    assert [trial.label for trial in trials] == ["pp-22", "interleaved-11", "tp-4", "tp+pp-4"]
-    assert unable == ()
+    labels = ["pp-22", "interleaved-11", "tp-4", "tp+pp-4"]
+    assert found("pp,interleaved,tp,tp+pp", "cpu:32", method="full", model=model) == (labels, {})
 
 
 def test_experts_are_dealt_in_trials_of_a_mixture_alone_and_what_is_not_trained_is_listed() -> None:
     own = {"num_experts": 6, "num_experts_per_tok": 2}
     for kind, dealt in (("qwen3_moe", ["ep-4"]), ("llama", [])):
         model = shape_from_data({"model_type": kind, **own}, file="config.json")
-        trials, unable = find_trials(None, cluster=parse_hardware("cpu:4"), method="full", model=model)
-        assert [trial.label for trial in trials if trial.layout.ep > 1] == dealt
-        assert not [one for one in unable if "ep" in one.layout]
+        able, unable = found(None, "cpu:4", method="full", model=model)
+        assert [label for label in (*able, *unable) if "ep" in label] == dealt
     able, unable = found("ddp+ep,fsdp+pp+ep,ep-3", "cpu:4")
     assert able == ["ddp+ep-4", "fsdp+pp+ep-4"]
     assert unable["ep-3"].endswith("see different samples, and does not divide dp_shard = 3")
     model = shape_from_data({"model_type": "bloom"}, file="config.json")
-    trials, unable = find_trials(["tp", "ddp"], cluster=parse_hardware("cpu:2"), method="lora", model=model)
-    assert [trial.label for trial in trials] == ["ddp-2"]
-    assert [(one.layout, "nearest layout that trains it: fsdp" in one.reason) for one in unable] == [("tp-2", True)]
+    able, unable = found("tp,ddp", "cpu:2", model=model)
+    assert (able, list(unable)) == (["ddp-2"], ["tp-2"])
+    assert "nearest layout that trains it: fsdp" in unable["tp-2"]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +126,8 @@ def test_an_earlier_trial_is_removed_and_nothing_else_is(tmp_path: Path) -> None
     assert (other / "precious.txt").exists()
 
 
-def own(layout: Layout | str, *names: str, hardware: str = "cpu:1") -> list[Trial | Unable]:
-    trials, unable = find_trials(names or None, cluster=parse_hardware(hardware), method="lora", own=layout)
+def own(layout: Layout | str, *names: str) -> list[Trial | Unable]:
+    trials, unable = find_trials(names or None, cluster=parse_hardware("cpu:1"), method="lora", own=layout)
     return [*trials, *unable]
 
 

@@ -1,13 +1,11 @@
-"""Run directories as the real writers leave them, with figures that are easy to recompute."""
-
-from __future__ import annotations
+"""Run directories as the real writers leave them, with figures that are easily recomputed."""
 
 import hashlib
 import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
@@ -29,20 +27,11 @@ TRAIN_SECONDS = 137.5
 PEAK_FLOPS = 1.5e9
 ROWS = {"num_rows": 1001, "num_samples": 996, "num_truncated": 7, "num_dropped": 5}
 COUNTS = {**ROWS, "num_tokens": 99600, "num_trained_tokens": 62003, "longest": 812}
-SHAPE = ModelShape(
-    family="llama",
-    num_layers=2,
-    hidden_size=64,
-    intermediate_size=128,
-    num_attention_heads=4,
-    num_key_value_heads=4,
-    head_dim=16,
-    vocab_size=1000,
-    max_position_embeddings=2048,
-    matrices=(Matrix(name="self_attn.q_proj", rows=64, columns=64), Matrix(name="mlp.up_proj", rows=128, columns=64)),
-    norm_parameters_per_layer=128,
-    final_norm_parameters=64,
-)
+SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 1000}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "max_position_embeddings": 2048}
+SIZES |= {"norm_parameters_per_layer": 128, "final_norm_parameters": 64}
+MATRICES = (Matrix(name="self_attn.q_proj", rows=64, columns=64), Matrix(name="mlp.up_proj", rows=128, columns=64))
+SHAPE = ModelShape(family="llama", **SIZES, matrices=MATRICES)
 
 
 def make_job(**changes: Any) -> Job:
@@ -80,20 +69,11 @@ def record(step: int, *, job: Job, world_size: int = 2) -> dict[str, Any]:
     seconds = STEP_SECONDS if step > 3 else 9.0
     rate = TOKENS_PER_STEP / seconds
     noise = 0.15 * math.sin(step * 12.9898) + 0.1 * math.sin(step * 78.233)
-    return {
-        "step": step,
-        "epoch": step / 124.5,
-        "loss": 1.1 + 1.4 * math.exp(-step / 40) + noise,
-        "grad_norm": 0.8 + 0.3 * math.sin(step),
-        "learning_rate": 2e-4 * max(0.0, 1 - step / 200),
-        "tokens": TOKENS_PER_STEP,
-        "trained_tokens": 2500,
-        "step_seconds": seconds,
-        "tokens_per_second": rate,
-        "mfu": mfu_of(job, rate=rate, world_size=world_size),
-        "gpu_utilization": 0.9,
-        "peak_memory_bytes": [20 * GIB] * world_size,
-    }
+    head = {"step": step, "epoch": step / 124.5, "learning_rate": 2e-4 * max(0.0, 1 - step / 200)}
+    learnt = {"loss": 1.1 + 1.4 * math.exp(-step / 40) + noise, "grad_norm": 0.8 + 0.3 * math.sin(step)}
+    counts = {"tokens": TOKENS_PER_STEP, "trained_tokens": 2500, "peak_memory_bytes": [20 * GIB] * world_size}
+    speed = {"step_seconds": seconds, "tokens_per_second": rate, "gpu_utilization": 0.9}
+    return {**head, **learnt, **counts, **speed, "mfu": mfu_of(job, rate=rate, world_size=world_size)}
 
 
 @dataclass(kw_only=True)
@@ -109,13 +89,13 @@ class RunMaker:
     def run(self) -> RunDirectory:
         return RunDirectory(self.root)
 
-    def planned(self, **plan: Any) -> RunMaker:
+    def planned(self, **plan: Any) -> Self:
         write_text(self.run.job, "model: example/tiny-llama\n")
         write_text(self.run.resolved, json.dumps(self.job.to_json()))
         write_json(self.run.plan, make_plan(self.job, world_size=self.world_size, **plan).to_json())
         return self
 
-    def prepared(self, *, preview: list[Any] | None = None) -> RunMaker:
+    def prepared(self, *, preview: list[Any] | None = None) -> Self:
         sources = [{"path": "chats.jsonl", "format": "messages", "num_rows": 1001}]
         train = {**COUNTS, "folder": "/cache/1", "sources": sources}
         shown = preview or [{"where": "chats.jsonl:1", "text": [["user: what is 2+2?\n", False], ["4", True]]}]
@@ -124,7 +104,7 @@ class RunMaker:
         write_json(self.run.data, {**head, "train": train, "eval": held_out, "preview": shown})
         return self
 
-    def started(self) -> RunMaker:
+    def started(self) -> Self:
         versions = {"python": "3.11.9", "torch": "2.13.0", "peft": None, "device": "NVIDIA H100"}
         peak = {"peak_flops": PEAK_FLOPS, "peak_flops_source": "catalogue entry H100-SXM"}
         write_json(self.run.environment, {**versions, **peak, "world_size": self.world_size})
@@ -132,7 +112,7 @@ class RunMaker:
         announce(self.run, "training", total_steps=self.num_steps, first_step=1)
         return self
 
-    def began(self, first_step: int, execution: Execution | None = None, **noted: Any) -> RunMaker:
+    def began(self, first_step: int, execution: Execution | None = None, **noted: Any) -> Self:
         """A start that its worker noted: the plan's execution, or another."""
         ran = execution or make_plan(self.job, world_size=self.world_size).candidates[0].execution
         line = {"first_step": first_step, "world_size": self.world_size, "peak_flops": PEAK_FLOPS}
@@ -141,7 +121,7 @@ class RunMaker:
         announce(self.run, "training", total_steps=self.num_steps, first_step=first_step)
         return self
 
-    def stepped(self, steps: range | None = None) -> RunMaker:
+    def stepped(self, steps: range | None = None) -> Self:
         for step in steps or range(1, self.num_steps + 1):
             found = record(step, job=self.job, world_size=self.world_size)
             if step % 10 == 0:
@@ -151,7 +131,7 @@ class RunMaker:
 
     def measured(
         self, outcome: str = "finished", parts: dict[str, int] = MEASURED_PARTS, execution: Execution | None = None
-    ) -> RunMaker:
+    ) -> Self:
         peak = sum(parts.values())
         ranks = [{"rank": rank, "peak_memory_bytes": peak, **parts} for rank in range(self.world_size)]
         dtypes = {"weights": "float32", "compute": "bfloat16", "reduction": "float32", "optimizer": "float32"}
@@ -160,7 +140,7 @@ class RunMaker:
         write_json(self.run.measured, {**head, "ranks": ranks, "dtypes": dtypes, **of})
         return self
 
-    def ended(self, outcome: str = "finished", *, signal: int | None = None, step: int | None = None) -> RunMaker:
+    def ended(self, outcome: str = "finished", *, signal: int | None = None, step: int | None = None) -> Self:
         announce(self.run, "done", outcome=outcome)
         step = self.num_steps if step is None else step
         write_json(self.run.logs / "outcome.json", {"outcome": outcome, "signal": signal, "step": step})
@@ -170,7 +150,6 @@ class RunMaker:
 
 
 def write_result(final: Path, content: bytes = b"weights") -> None:
-    """A result of one file."""
     final.mkdir(exist_ok=True)
     (final / "model.safetensors").write_bytes(content)
     entry = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -178,5 +157,4 @@ def write_result(final: Path, content: bytes = b"weights") -> None:
 
 
 def finished_run(root: Path, **changes: Any) -> RunDirectory:
-    """A whole run that went well."""
     return RunMaker(root=root, **changes).planned().prepared().started().stepped().measured().ended().run

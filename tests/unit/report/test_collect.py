@@ -13,7 +13,7 @@ from shardwise.api.runs.training import TrainResult
 from shardwise.cli.train import closing_lines
 from shardwise.errors import RunDirectoryError
 from shardwise.report.collect import MAX_POINTS, collect, write_report
-from shardwise.report.contents import Comparison, Report
+from shardwise.report.contents import Check, Comparison, Report
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -30,13 +30,12 @@ def row(report: Report, what: str) -> Comparison:
     return found
 
 
-def passed(report: Report, name: str) -> bool | None:
-    return next(check.passed for check in report.checks if check.name.startswith(name))
+def check_of(report: Report, name: str) -> Check:
+    return next(check for check in report.checks if check.name.startswith(name))
 
 
-def test_figures_stand_beside_their_forecasts(tmp_path) -> None:
-    """Of memory part by part; of time the median after the warm-up."""
-    report = collect(finished_run(tmp_path / "run"))
+def test_figures_stand_beside_their_forecasts(run) -> None:
+    report = collect(run)
     rate, percent = runs.TOKENS_PER_STEP / runs.STEP_SECONDS, pytest.approx
     expected = {
         "peak memory": (20 * GIB, percent(5.0)),
@@ -58,8 +57,7 @@ def test_figures_stand_beside_their_forecasts(tmp_path) -> None:
     assert not any("float16" in note for note in report.notes)
 
 
-def test_the_summary_names_what_was_asked_and_what_ran(tmp_path) -> None:
-    run = finished_run(tmp_path / "run")
+def test_the_summary_names_what_was_asked_and_what_ran(run) -> None:
     write_json(run.environment, {"threads": 1, "jobs": 0, "pinned": True, "shared": False})
     report = collect(run)
     environment = {fact.name: fact.value for fact in report.environment}
@@ -80,29 +78,27 @@ def test_the_summary_names_what_was_asked_and_what_ran(tmp_path) -> None:
     ("key", "factor", "check"),
     [("tokens_per_second", 1.02, "tokens/s"), ("mfu", 1.5, "MFU"), ("step", 2, "every step")],
 )
-def test_figures_that_do_not_recompute_are_found(tmp_path, key, factor, check) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
+def test_figures_that_do_not_recompute_are_found(maker, key, factor, check) -> None:
     for step in range(1, 11):
         figures = record(step, job=maker.job)
         append_line(maker.run.metrics, {**figures, key: figures[key] * factor})
-    assert passed(collect(maker.run), check) is False
+    assert check_of(collect(maker.run), check).passed is False
 
 
-def test_processes_that_did_not_run_are_found_and_the_worst_rank_is_compared(tmp_path) -> None:
-    run = finished_run(tmp_path / "run")
+def test_processes_that_did_not_run_are_found_and_the_worst_rank_is_compared(run) -> None:
     measured, environment = read_json(run.measured) or {}, read_json(run.environment) or {}
     measured["ranks"][1] |= {"peak_memory_bytes": 30 * GIB, "other": 14 * GIB}
     write_json(run.measured, measured)
     write_json(run.environment, {**environment, "world_size": 1})
     report = collect(run)
-    assert passed(report, "as many processes") is False
+    assert check_of(report, "as many processes").passed is False
     assert report.memory.worst_rank == 1, "the worst is the one that is compared"
     assert [row(report, what).measured for what in ("peak memory", "other")] == [30 * GIB, 14 * GIB]
 
 
-def test_a_running_run_is_reported_as_far_as_it_went(tmp_path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 3))
-    assert row(collect(maker.run), "step time").measured == 9.0, "of warm-up steps, where there are no others"
+def test_a_running_run_is_reported_as_far_as_it_went(maker) -> None:
+    begun = collect(maker.stepped(range(1, 3)).run)
+    assert row(begun, "step time").measured == 9.0, "of warm-up steps, where there are no others"
     report = collect(maker.stepped(range(3, 11)).run)
     assert (report.outcome.state, report.outcome.step, report.outcome.phase) == ("unfinished", 10, "training")
     assert [gap.file for gap in report.gaps] == ["measured.json"]
@@ -110,9 +106,8 @@ def test_a_running_run_is_reported_as_far_as_it_went(tmp_path) -> None:
     assert measured == [20 * GIB, None, None], "metrics.jsonl has seen the peak already"
 
 
-def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().prepared().started().stepped(range(1, 21))
-    report = collect(maker.measured("stopped").ended("stopped", signal=15, step=20).run)
+def test_a_stopped_run_names_its_signal_and_claims_no_total_time(maker) -> None:
+    report = collect(maker.stepped(range(1, 21)).measured("stopped").ended("stopped", signal=15, step=20).run)
     assert (report.outcome.state, report.outcome.signal) == ("stopped", "SIGTERM")
     assert row(report, "total time").measured is None
     assert collect(maker.stepped(range(21, 23)).run).outcome.state == "unfinished", "it goes on"
@@ -120,6 +115,7 @@ def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path) -> No
 
 OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation_steps=8)
 OF = {"execution": OTHER}
+THREE = [(1, OF), (21, {}), (31, {})]
 
 
 @pytest.mark.parametrize(
@@ -128,10 +124,7 @@ OF = {"execution": OTHER}
         ([(11, {})], 50, "median of steps 14 to 50 with these settings"),
         ([(1, {"hardware": "2x L4"}), (31, {})], 50, "median of steps 34 to 50 with these settings"),
         ([(1, {}), (4, OF), (21, {})], 23, "median of 6 steps with these settings from 1 to 23, which are all warm-up"),
-        (
-            *([(1, OF), (21, {}), (31, {})], 50),
-            "median of 24 steps with these settings from 24 to 50, after the warm-up of each start",
-        ),
+        (THREE, 50, "median of 24 steps with these settings from 24 to 50, after the warm-up of each start"),
     ],
 )
 def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts, num_steps, note, tmp_path) -> None:
@@ -143,7 +136,7 @@ def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts,
         line["step_seconds"] = 3.0
     maker.run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     report = collect(maker.measured().ended().run)
-    mfu = next(check for check in report.checks if check.name.startswith("MFU = model FLOPs"))
+    mfu = check_of(report, "MFU = model FLOPs")
     assert mfu.passed
     assert ("; of the last start; recomputed" in mfu.detail) is (len(starts) > 1)
     step = row(report, "step time")
@@ -154,9 +147,8 @@ def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts,
     assert row(report, "total time").note.endswith("in steps, not all with these settings")
 
 
-def test_damaged_starts_are_named_and_none_is_believed(tmp_path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().prepared().started().began(1, OTHER).began(11).stepped()
-    run = maker.measured().ended().run
+def test_damaged_starts_are_named_and_none_is_believed(maker) -> None:
+    run = maker.began(1, OTHER).began(11).stepped().measured().ended().run
     for damage in (run.starts.read_bytes()[:-9] + b"\n", b"\xff\xfe\n", b'{"first_step": "x"}\n'):
         run.starts.write_bytes(damage)
         report = collect(run)
@@ -169,12 +161,11 @@ def test_damaged_starts_are_named_and_none_is_believed(tmp_path) -> None:
 def test_processes_are_not_counted_against_a_plan_that_has_not_begun(tmp_path) -> None:
     maker = RunMaker(root=tmp_path / "run", world_size=4).planned().started().began(1, OTHER).stepped(range(1, 9))
     write_json(maker.run.plan, make_plan(maker.job).to_json())
-    check = next(one for one in collect(maker.run).checks if one.name.startswith("as many processes"))
+    check = check_of(collect(maker.run), "as many processes")
     assert (check.passed, check.detail) == (None, "no start with this plan has begun to train yet")
 
 
-def test_what_an_earlier_start_measured_under_another_layout_is_not_this_ones(tmp_path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
+def test_what_an_earlier_start_measured_under_another_layout_is_not_this_ones(maker) -> None:
     maker.began(1, OTHER).stepped().measured("stopped", execution=OTHER).began(51).ended()
     report = collect(maker.run)
     for what in ("peak memory", "weights", "step time", "GPU utilisation"):
@@ -187,8 +178,7 @@ def test_what_an_earlier_start_measured_under_another_layout_is_not_this_ones(tm
     assert gap.reason.startswith("is of an earlier start with other settings (tp); memory by part and total time")
 
 
-def test_what_an_earlier_start_measured_under_the_same_layout_stands(tmp_path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().prepared().started()
+def test_what_an_earlier_start_measured_under_the_same_layout_stands(maker) -> None:
     ran = make_plan(maker.job).candidates[0].execution
     report = collect(maker.began(1).stepped().measured("stopped", execution=ran).began(51).ended().run)
     assert row(report, "weights").measured == 10 * GIB
@@ -197,8 +187,8 @@ def test_what_an_earlier_start_measured_under_the_same_layout_stands(tmp_path) -
     assert (report.gaps, report.resumed) == ((), True)
 
 
-def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().started().stepped(range(1, 6))
+def test_a_failed_run_names_the_first_cause_of_its_last_attempt(maker) -> None:
+    maker.stepped(range(1, 6))
     now = time.time()
     cause = {"phase": "training (step 6)", "error": "GuardError", "message": "loss is NaN", "file": "a.py", "line": 7}
     write_json(maker.run.rank_failure(0), {**cause, "time": now + 2, "rank": 0, "message": "connection closed"})
@@ -212,20 +202,26 @@ def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path) -> Non
 FILES = ["plan.json", "resolved.yaml", "metrics.jsonl", "measured.json", "data.json", "environment.json"]
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named_and_the_rest_is_reported(tmp_path, name) -> None:
-    run = finished_run(tmp_path / "run")
+#: A file that is gone, or holds something else; lines of metrics have a test of their own.
+FAULTS: list[tuple[str, bytes | None]] = [(name, None) for name in FILES]
+CONTENTS = (b"", b"{", b"\xff\xfe\x00", b"[1]\n")
+FAULTS += [(name, content) for name in FILES if name != "metrics.jsonl" for content in CONTENTS]
+
+
+@pytest.mark.parametrize(("name", "damage"), FAULTS)
+def test_a_missing_or_damaged_file_is_named_and_the_rest_is_reported(run, name, damage) -> None:
     (run.root / name).unlink()
+    if damage is not None:
+        (run.root / name).write_bytes(damage)
     report = collect(run)
     write_report(report, run)
     assert [gap.file for gap in report.gaps] == [name]
-    assert report.gaps[0].reason.startswith("is missing; ")
-    if name == "measured.json":
+    assert report.gaps[0].reason.startswith("is missing; ") == (damage is None)
+    if (name, damage) == ("measured.json", None):
         assert row(report, "total time").note == "2 min 01 s in recorded steps; loading was not timed"
 
 
-def test_a_finished_run_whose_result_is_damaged_says_so(tmp_path) -> None:
-    run = finished_run(tmp_path / "run")
+def test_a_finished_run_whose_result_is_damaged_says_so(run) -> None:
     (run.final / "model.safetensors").write_bytes(b"wEights")
     changed = collect(run)
     shutil.rmtree(run.final)
@@ -240,8 +236,7 @@ def test_a_finished_run_whose_result_is_damaged_says_so(tmp_path) -> None:
         assert words in report_html(report)
 
 
-def test_a_run_without_its_logs_says_what_is_lost_with_them(tmp_path) -> None:
-    run = finished_run(tmp_path / "run")
+def test_a_run_without_its_logs_says_what_is_lost_with_them(run) -> None:
     shutil.rmtree(run.logs)
     report = collect(run)
     (gap,) = report.gaps
@@ -250,19 +245,7 @@ def test_a_run_without_its_logs_says_what_is_lost_with_them(tmp_path) -> None:
     assert lost in report_html(report)
 
 
-@pytest.mark.parametrize("name", [file for file in FILES if file != "metrics.jsonl"])
-@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe\x00", b"[1]\n"])
-def test_a_damaged_file_is_named_and_the_rest_is_reported(tmp_path, name, damage) -> None:
-    run = finished_run(tmp_path / "run")
-    (run.root / name).write_bytes(damage)
-    report = collect(run)
-    write_report(report, run)
-    assert [gap.file for gap in report.gaps] == [name]
-    assert "is missing" not in report.gaps[0].reason
-
-
-def test_lines_of_metrics_that_are_no_records_are_counted_and_left_out(tmp_path) -> None:
-    run = finished_run(tmp_path / "run")
+def test_lines_of_metrics_that_are_no_records_are_counted_and_left_out(run) -> None:
     whole = run.metrics.read_bytes()
     run.metrics.write_bytes(whole + b"{\n[1]\n\n" + b'{"step": 51, "lo')
     report = collect(run)
@@ -290,8 +273,7 @@ def test_a_folder_that_is_no_run_directory_is_refused_with_a_sentence(tmp_path, 
         collect(RunDirectory(tmp_path / name))
 
 
-def test_a_plan_that_chose_nothing_or_something_impossible_is_no_forecast(tmp_path) -> None:
-    run = finished_run(tmp_path / "run")
+def test_a_plan_that_chose_nothing_or_something_impossible_is_no_forecast(run) -> None:
     plan = make_plan(make_job()).to_json()
     write_json(run.plan, {**plan, "chosen": None})
     assert row(collect(run), "peak memory").forecast is None
@@ -317,8 +299,7 @@ def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_pa
         assert read_json(run.report_json) is not None
 
 
-def test_spoiled_metrics_are_left_out_and_never_drawn(tmp_path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned().started()
+def test_spoiled_metrics_are_left_out_and_never_drawn(maker) -> None:
     dice = random.Random(7)
     for step in range(1, 60):
         line = json.dumps(spoiled(record(step, job=maker.job), dice, odd=SPOILERS)) + "\n"
@@ -331,8 +312,7 @@ def test_spoiled_metrics_are_left_out_and_never_drawn(tmp_path) -> None:
     assert "inf" not in page.lower()
 
 
-def test_report_json_is_whole_and_states_each_error(tmp_path) -> None:
-    run = finished_run(tmp_path / "run")
+def test_report_json_is_whole_and_states_each_error(run) -> None:
     write_report(collect(run), run)
     written = read_json(run.report_json)
     assert written["version"] == 1
@@ -367,8 +347,8 @@ def test_many_steps_are_reported_within_seconds_and_thinned(tmp_path, steps) -> 
 
 
 @pytest.mark.parametrize(("skipped", "left"), [((1, 2, 3), "8,192"), ((), "65,536")])
-def test_steps_that_float16_skipped_are_counted_with_the_last_scale(skipped, left, tmp_path) -> None:
-    maker = RunMaker(root=tmp_path / "run", num_steps=8).planned().prepared().started()
+def test_steps_that_float16_skipped_are_counted_with_the_last_scale(skipped, left, maker) -> None:
+    maker.num_steps = 8
     for step in range(1, 9):
         scale = 65536 / 2 ** sum(one < step for one in skipped)
         scaled = {"loss_scale": scale, "skipped_step": step in skipped}

@@ -72,10 +72,8 @@ def test_what_rows_do_not_explain_is_placed(tmp_path) -> None:
 
 
 def test_what_gloo_lets_go_of_unseen_is_named_on_cpu_processes(tmp_path) -> None:
-    said = (
-        "; a tensor that gloo's thread is the last to let go of is not seen to be freed: on a busy machine more is "
-        "measured than was held"
-    )
+    said = "; a tensor that gloo's thread is the last to let go of is not seen to be freed: on a busy machine more is "
+    said += "measured than was held"
     for kind, size, named in (("cpu", 23, True), ("cpu", 16, False), ("cuda", 23, False)):
         run = RunDirectory(tmp_path / f"{kind}-{size}" / "run")
         reported(run.root.parent, size * GIB, of=None)

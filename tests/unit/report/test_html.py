@@ -18,7 +18,7 @@ from shardwise.report.collect import collect
 from shardwise.report.contents import RunOutcome
 from shardwise.report.pages.render import safe_json
 from shardwise.report.pages.run_page import report_html
-from shardwise.spec.run import write_json
+from shardwise.spec.run import RunDirectory, write_json
 from tests.unit.report.runs import FORECAST_PARTS, RunMaker, finished_run, make_job, make_plan
 
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;\x1b[31m\ud800"
@@ -86,8 +86,8 @@ def digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def test_the_content_policy_allows_the_pages_own_style_and_scripts_and_nothing_else(tmp_path: Path) -> None:
-    source = report_html(collect(finished_run(tmp_path / "run")))
+def test_the_content_policy_allows_the_pages_own_style_and_scripts_and_nothing_else(run: RunDirectory) -> None:
+    source = report_html(collect(run))
     page = Page(source)
     assert_safe(page, source)
     contents = [value or "" for name, value in page.attributes if name == "content"]
@@ -148,14 +148,16 @@ def test_every_figure_of_the_table_stands_on_the_page(tmp_path: Path) -> None:
     assert len(source) < 200_000
 
 
-def test_what_a_forecast_rests_on_is_said_and_nominal_times_are_not_red(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run")
+def test_what_a_forecast_rests_on_is_said_and_nominal_times_are_not_red(run: RunDirectory) -> None:
     padded = "memory is forecast for rows of 816 tokens: the longest has 812; max_length is 1,024"
     assert collect(run).notes == (padded,)
-    assert '<td class="number error far">' in report_html(collect(run))
+    source = report_html(collect(run))
+    assert '<td class="number error far">' in source
+    assert "forecast 2.20 s, 10\xa0% above what was measured" in source
     hardware = {"name": "cpu:2", "node": {"gpu": {"kind": "cpu", "measured": False}}}
     write_json(run.plan, {**make_plan(make_job()).to_json(), "hardware": hardware})
     source = report_html(collect(run))
+    assert "2.20 s, 10" not in source, "a nominal time is not far from anything"
     assert "Forecast times are nominal: the rates of this machine" in Page(source).words
     rows = re.findall(r"<tr><th.*", source.split("Forecast was</th>")[1].split("</table>")[0])
     assert len(rows) == 10
@@ -171,51 +173,38 @@ def test_every_stage_of_a_run_has_a_page(tmp_path: Path) -> None:
         assert (source.count('class="later"'), "not measured" in source, "nan" in source) == (unseen, True, False)
 
 
-def test_a_long_example_is_cut_and_says_so(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run").planned()
+def test_a_long_example_is_cut_and_says_so(maker: RunMaker) -> None:
     maker.prepared(preview=[{"where": "a:1", "text": [["x" * 10**6, True], ["y", True]]}] * 20)
     source = report_html(collect(maker.run))
     assert len(source) - sum(map(len, SCRIPTS)) < 60_000
     assert source.count(" … cut here") == 5
 
 
-def test_a_run_is_called_by_its_name_and_a_forecast_is_above_or_below_in_words(tmp_path: Path) -> None:
-    source = report_html(collect(finished_run(tmp_path / "mine")))
-    assert "<h1>mine</h1>" in source
-    assert '<progress aria-label="Steps" max="50" value="50">' in source
-    assert "forecast 2.20 s, 10\xa0% above what was measured" in source
-    assert "left.</p>" not in source, "it has ended"
-    for heading in ("Job, execution, types", r"\d+ consistency checks", r"\d+ files"):
-        assert re.search(rf"<details><summary>{heading}", source), "folded"
-    hardware = {"name": "cpu:2", "node": {"gpu": {"kind": "cpu", "measured": False}}}
-    run = finished_run(tmp_path / "nominal")
-    write_json(run.plan, {**make_plan(make_job()).to_json(), "hardware": hardware})
-    assert "2.20 s, 10" not in report_html(collect(run)), "a nominal time is not far from anything"
-
-
-def test_what_a_run_has_cost_is_said_and_what_developers_read_is_folded(tmp_path: Path) -> None:
-    report = replace(collect(finished_run(tmp_path / "run")), usd_per_hour=90.0)
+def test_a_run_is_called_by_its_name_with_its_cost_and_what_developers_read_is_folded(run: RunDirectory) -> None:
+    report = replace(collect(run), usd_per_hour=90.0)
     seconds = sum(value for _, value in report.curves["step_seconds"].points)
     assert report.usd_so_far == pytest.approx(90 * seconds / 3600)
     source = report_html(report)
     assert f"${report.usd_so_far:.2f}" in Page(source).words
+    assert "<h1>run</h1>" in source
+    assert '<progress aria-label="Steps" max="50" value="50">' in source
+    assert "left.</p>" not in source, "it has ended"
+    for heading in ("Job, execution, types", r"\d+ consistency checks", r"\d+ files"):
+        assert re.search(rf"<details><summary>{heading}", source), "folded"
     shown = re.sub(r"<details>.*?</details>", "", source.split("<h2>In detail</h2>")[1], flags=re.DOTALL)
     assert not [word for word in ("<table", "<dl", "<pre", "<ul") if word in shown]
     without = report_html(replace(report, usd_per_hour=None))
     assert '<p class="label">cost' not in without
 
 
-def test_a_name_cannot_control_the_terminal(tmp_path: Path) -> None:
-    maker = RunMaker(root=tmp_path / "run", job=make_job(model="a\x1b]0;title\x07\nb\u009b31m")).planned().started()
-    assert collect(maker.run).headline.startswith("a\ufffd]0;title\ufffd b\ufffd31m, lora")
-
-
-def test_the_terminal_says_where_a_run_went_on_to_another_length(tmp_path: Path) -> None:
-    maker, out = RunMaker(root=tmp_path / "run").planned().started(), io.StringIO()
+def test_the_terminal_says_where_a_run_went_on_to_another_length_and_no_name_controls_it(maker: RunMaker) -> None:
+    out = io.StringIO()
     print_report(collect(maker.run), make_console(out))
     assert "schedule" not in out.getvalue()
     maker.num_steps = 80
     print_report(collect(maker.began(51).run), make_console(out))
+    maker.job = make_job(model="a\x1b]0;title\x07\nb\u009b31m")
+    assert collect(maker.planned().run).headline.startswith("a\ufffd]0;title\ufffd b\ufffd31m, lora")
     assert "\nlearning rate schedule: of 50 steps, of 80 steps from step 51 on\n" in out.getvalue()
 
 

@@ -92,25 +92,15 @@ def test_five_candidates_are_shown_and_a_bar_that_is_too_long_is_broken() -> Non
     assert drawn.bars[1].segments[0].width == 100
 
 
-def memory(*, capacity: int) -> MemoryReport:
+def test_bars_are_as_long_as_their_bytes() -> None:
     parts: dict[str, Any] = {"forecast_parts": FORECAST_PARTS, "measured_parts": MEASURED_PARTS}
     rank = RankReport(rank=0, **parts, forecast_peak_bytes=21 * GIB, measured_peak_bytes=20 * GIB)
     unknown: dict[str, Any] = dict.fromkeys(("kind", "peak_low_bytes", "peak_high_bytes", "peak_instant"))
-    return MemoryReport(**unknown, capacity_bytes=capacity, worst_rank=0, ranks=(rank,))
-
-
-def test_bars_are_as_long_as_their_bytes() -> None:
-    chart = memory_by_rank(memory(capacity=80 * GIB))
+    chart = memory_by_rank(MemoryReport(**unknown, capacity_bytes=80 * GIB, worst_rank=0, ranks=(rank,)))
     forecast, measured = chart.bars
-    widths = {part.look: part.width for part in forecast.segments}
-    per_gib = 100 / 80
-    assert widths == {
-        "part weights": pytest.approx(10 * per_gib),
-        "part optimizer": pytest.approx(4 * per_gib),
-        "part other": pytest.approx(7 * per_gib),
-        "part context": pytest.approx(per_gib),
-    }
-    assert sum(part.width for part in measured.segments) == pytest.approx(20 * per_gib)
+    widths = {part.look.removeprefix("part "): part.width * 80 / 100 for part in forecast.segments}
+    assert widths == pytest.approx({"weights": 10, "optimizer": 4, "other": 7, "context": 1})
+    assert sum(part.width for part in measured.segments) == pytest.approx(20 * 100 / 80)
     assert (forecast.under, forecast.total) == ("forecast", "22.0 GiB")
     assert (measured.under, measured.total) == ("measured", "20.0 GiB")
     assert chart.table.rows[1] == ("rank 0 measured", "10.0 GiB", "4.00 GiB", "6.00 GiB", "0 B", "20.0 GiB")

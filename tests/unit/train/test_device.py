@@ -30,6 +30,7 @@ def _see(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, build: str | None = None
 
 
 INSTALL = "see https://pytorch.org/get-started/locally/"
+NEWER = f"Install a build for this machine's driver, or a newer driver ({INSTALL})"
 TOO_OLD = "The NVIDIA driver on your system is too old (found 11040)."
 
 
@@ -37,11 +38,7 @@ TOO_OLD = "The NVIDIA driver on your system is too old (found 11040)."
     ("build", "why"),
     [
         (None, f"is the build for processors. Install the CUDA build ({INSTALL})"),
-        (
-            "12.8",
-            f"says: {TOO_OLD} Install a build for this machine's driver, or a newer driver ({INSTALL}); look at "
-            "CUDA_VISIBLE_DEVICES",
-        ),
+        ("12.8", f"says: {TOO_OLD} {NEWER}; look at CUDA_VISIBLE_DEVICES"),
     ],
 )
 def test_a_plan_for_gpus_is_not_trained_where_torch_sees_none(build, why, monkeypatch) -> None:

@@ -50,7 +50,6 @@ BY_WEIGHT: dict[str, Any] = {
     "LAMB": lambda p: bitsandbytes.optim.LAMB(p, lr=1e-3),
     "one's own": lambda p: Own(p, lambda weight, _: weight.grad.norm()),
 }
-
 BY_ALL: dict[str, Any] = {"one's own": lambda p: Own(p, lambda _, every: sum(p.grad.norm() for p in every))}
 
 CASES = [

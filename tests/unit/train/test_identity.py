@@ -10,7 +10,6 @@ from shardwise.spec.job.places import Places
 from shardwise.train.saving.identity import identity_of, refuse_another
 
 PLACES = Places(by_key={"data.path": "job.yaml:4", "train.learning_rate": "--set", "train": "job.yaml:7"}, file="job")
-
 MODEL = {"config.json": "1", "model.safetensors": "2"}
 
 
@@ -46,7 +45,7 @@ def test_another_version_or_model_under_the_same_name_is_named() -> None:
         "job:1: model.safetensors of this model is another file than out/checkpoint-5 was written with, under the same "
         "name; bring back what it was written with"
     )
-    other = identity(files={"config.json": "4"})
-    other["job"]["model"] = "n"
-    (renamed,) = refusal(identity(), other)
-    assert renamed.startswith("job:1: model is 'n', and out/checkpoint-5 was written with 'm'")
+    now = identity(files={"config.json": "4"})
+    now["job"]["model"] = "n"
+    (said,) = refusal(identity(), now)
+    assert said.startswith("job:1: model is 'n', and out/checkpoint-5 was written with 'm'")

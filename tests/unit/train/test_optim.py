@@ -45,16 +45,12 @@ def test_a_run_that_is_the_first_step_of_its_warm_up_moves_nothing(total, settin
     assert any(rates(total, **settings)) is expected
 
 
-def test_weight_decay_acts_on_matrices_and_never_on_norms_or_frozen_weights() -> None:
-    optimizer = build_optimizer(parameters(), train=TrainSpec(weight_decay=0.1), name="adamw")
-    decays = [(g["weight_decay"], [p.ndim for p in g["params"]]) for g in optimizer.param_groups]
-    assert decays == [(0.1, [2]), (0.0, [1])]
-
-
 @pytest.mark.parametrize(("name", "kind"), [("adamw", "fused"), ("adamw_foreach", "foreach")])
-def test_adamw_is_fused_unless_lists_of_tensors_are_asked_for(name, kind) -> None:
-    (group, *_) = build_optimizer(parameters(), train=TrainSpec(), name=name).param_groups
-    assert [one for one in ("fused", "foreach") if group[one]] == [kind]
+def test_weight_decay_acts_on_matrices_alone_and_adamw_is_fused_unless_lists_are_asked_for(name, kind) -> None:
+    groups = build_optimizer(parameters(), train=TrainSpec(weight_decay=0.1), name=name).param_groups
+    decays = [(group["weight_decay"], [one.ndim for one in group["params"]]) for group in groups]
+    assert decays == [(0.1, [2]), (0.0, [1])], "never on norms or frozen weights"
+    assert [one for one in ("fused", "foreach") if groups[0][one]] == [kind]
 
 
 @pytest.mark.parametrize(
@@ -78,10 +74,6 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class _StopError(Exception):
-    """What a check raises in these tests."""
-
-
 Figures = tuple[float, list[float]]
 """A step's loss, and the gradient of two elements."""
 
@@ -97,10 +89,10 @@ def _updates(name: str, *steps: Figures, limit=1.0) -> tuple[nn.Parameter, torch
 
         def check(update: Update = update) -> bool:
             if not all(map(math.isfinite, update.figures)):
-                raise _StopError
+                raise FloatingPointError
             return True
 
-        with suppress(_StopError):
+        with suppress(FloatingPointError):
             update.launch(optimizer, [parameter], check=check)
     return parameter, optimizer, updates
 
@@ -146,7 +138,6 @@ def test_the_norm_of_a_large_gradient_is_that_of_its_shards(dtype) -> None:
 
 
 def _stepped(name: OptimizerName, *, start: float, gradient: float, steps: int, **settings: Any) -> float:
-    """An element of a matrix after some steps."""
     parameter = nn.Parameter(torch.full((4, 4), start))
     optimizer = build_optimizer([parameter], train=TrainSpec(optimizer=name, **settings), name=name)
     for _ in range(steps):

@@ -23,15 +23,10 @@ from tests.unit.fakes import nvidia_smi
 JOB = job_from_data({"model": "m", "data": {"path": "rows.jsonl"}})
 CHOSEN = Execution(layout=Layout(dp_replicate=2), micro_batch_size=4, gradient_accumulation_steps=1)
 PARTS = {"weights": 4 * GIB, "optimizer": 8 * GIB, "activations": 7 * GIB, "context": GIB}
-FORECAST = MemoryForecast(
-    capacity_bytes=79 * GIB,
-    peak_bytes=20 * GIB,
-    peak_reserved_bytes=21 * GIB,
-    peak_low_bytes=19 * GIB,
-    peak_high_bytes=22 * GIB,
-    peak_instant="backward of layer 31",
-    ranks=(RankMemory(ranks=(0, 1), peak_bytes=20 * GIB, parts=PARTS),),
-)
+RANKS = (RankMemory(ranks=(0, 1), peak_bytes=20 * GIB, parts=PARTS),)
+WITHIN = {"capacity_bytes": 79 * GIB, "peak_low_bytes": 19 * GIB, "peak_high_bytes": 22 * GIB}
+PEAKS: dict[str, Any] = {"peak_bytes": 20 * GIB, "peak_reserved_bytes": 21 * GIB, **WITHIN}
+FORECAST = MemoryForecast(**PEAKS, peak_instant="backward of layer 31", ranks=RANKS)
 TIME = TimeForecast(step_seconds=1, tokens_per_second=1, mfu=0, gpu_utilization=0, compute_utilization=0)
 HELD = Held(weights=4 * GIB, gradients=0, optimizer=8 * GIB)
 MEASURED = Measured(used=26 * GIB, reserved=27 * GIB, asked=2 * GIB, total=79 * GIB, by_others=0, held=HELD)
@@ -129,17 +124,17 @@ def test_what_cannot_be_explained_and_what_is_something_else_stay_as_they_are(tm
         assert explained(error, run=RunDirectory(tmp_path), rank=0, holding=None) is error
 
 
-def test_a_gpu_s_peak_is_that_of_training_and_reserved_and_used_stand_beside_it(monkeypatch) -> None:
-    peaks, resets = [90], list[object]()
-    figures: dict[str, Callable[..., Any]] = {
-        "max_memory_allocated": lambda _: peaks[-1],
-        "reset_peak_memory_stats": resets.append,
-        "max_memory_reserved": lambda _: 70,
-        "mem_get_info": lambda _: (20, 100),
-        "memory_stats": lambda _: {"num_alloc_retries": 3},
-    }
+def _say(monkeypatch: pytest.MonkeyPatch, **figures: Callable[..., Any]) -> None:
+    """What torch says of a GPU."""
     for name, figure in figures.items():
         monkeypatch.setattr(torch.cuda, name, figure)
+
+
+def test_a_gpu_s_peak_is_that_of_training_and_reserved_and_used_stand_beside_it(monkeypatch) -> None:
+    peaks, resets = [90], list[object]()
+    _say(monkeypatch, max_memory_allocated=lambda _: peaks[-1], reset_peak_memory_stats=resets.append)
+    _say(monkeypatch, max_memory_reserved=lambda _: 70, mem_get_info=lambda _: (20, 100))
+    _say(monkeypatch, memory_stats=lambda _: {"num_alloc_retries": 3})
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight])
     meter = MemoryMeter(torch.device("cuda", 0), parameters=[weight], optimizer=optimizer)
@@ -192,17 +187,10 @@ def test_a_gpu_is_measured_with_what_others_hold_of_it(tmp_path, monkeypatch) ->
     write_json(run.plan, made.to_json())
     nvidia_smi(tmp_path, gpus="", holders="GPU-aaa, 1234, 51200, /usr/bin/python\n")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    figures: dict[str, Any] = {
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "mem_get_info": lambda _: (0, 79 * GIB),
-        "memory_reserved": lambda _: 28 * GIB,
-        "max_memory_reserved": lambda _: 28 * GIB,
-        "max_memory_allocated": lambda _: 27 * GIB,
-        "get_device_properties": lambda _: SimpleNamespace(uuid="aaa"),
-    }
-    for name, figure in figures.items():
-        monkeypatch.setattr(torch.cuda, name, figure)
+    _say(monkeypatch, is_available=lambda: True, device_count=lambda: 1, mem_get_info=lambda _: (0, 79 * GIB))
+    _say(monkeypatch, memory_reserved=lambda _: 28 * GIB, max_memory_reserved=lambda _: 28 * GIB)
+    _say(monkeypatch, max_memory_allocated=lambda _: 27 * GIB)
+    _say(monkeypatch, get_device_properties=lambda _: SimpleNamespace(uuid="aaa"))
     short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512.00 MiB.")
     error = explained(short, run=run, rank=0, holding=None)
     assert isinstance(error, OutOfMemoryError)

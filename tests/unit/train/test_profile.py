@@ -1,20 +1,27 @@
-"""Rules of blocks are held to what is measured of the same blocks."""
+"""Rules of blocks, and kernels of a GPU, are held to what is measured of the same blocks."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 from transformers import masking_utils
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
+from shardwise.models.built.shape import built_shape
+from shardwise.plan.answer import _of_which_code
 from shardwise.plan.time.pieces import ran_by
 from shardwise.plan.work.block_bytes import profiled_bytes
+from shardwise.spec.model.profile import Amount, ModelProfile
+from shardwise.train.rehearsing.kernels import _KERNELS, _run
 from shardwise.train.rehearsing.profile import profile_blocks
 from shardwise.train.rehearsing.profiles import lengths_for, narrowed
 from tests.dist.worlds import installed
 from tests.marks import first
 from tests.unit.catalog.small import small_config, their_config
-from tests.unit.plan.asking import execution, job, work
+from tests.unit.configs import config
+from tests.unit.plan.asking import execution, job, shape, work
 
 LENGTH = 32
 #: Keys of small configurations. A Falcon of one head of keys writes scores out, and keeps fewer.
@@ -50,24 +57,26 @@ def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
     if not installed([kind]):
         pytest.skip(f"the installed transformers has no {kind}")
     rules, measured, profile = rules_and_profile(kind, precision="fp32")
-    # Tables of a block are made for all rows; some rotations keep 0.2 % more, which no rule counts.
+    # Some rotations keep tables of each block, which no rule counts: 0.2 % of a block of GLM-4-9B.
     tables = 3 * 16 * 4 if kind in ("ernie4_5", "falcon", "glm", "glm4", "gptj", "helium") else 0
     assert rules.saved * 0.99 <= measured.saved <= rules.saved * 1.01 + tables
-    # Code that scales embeddings or adds positions holds one tensor more until it returns.
+    # Code that scales embeddings or adds positions holds a tensor until its backbone returns.
     held = 0 if measured.final_norm > rules.final_norm - rules.stream / 2 else rules.stream
     # Masks and tables of positions, which blocks share, may be gone before the head or behind it.
-    assert measured.final_norm + held == pytest.approx(
-        rules.final_norm, rel=0.02, abs=8 + profile.shared.per_token(LENGTH)
-    )
+    tables = 8 + profile.shared.per_token(LENGTH)
+    assert measured.final_norm + held == pytest.approx(rules.final_norm, rel=0.02, abs=tables)
+
+
+def measured_of(config, *, attention="sdpa", **data):
+    model = shape_from_data(config, file="-")
+    asked = job(data={"max_length": LENGTH, **data})
+    chosen = execution(attn_implementation=attention, precision="mixed")
+    known = {"config": their_config(config), "shape": model, "lengths": (8, 16, LENGTH)}
+    return model, profile_blocks(asked, chosen, **known, sharded=False, casts=True).blocks[0]
 
 
 def products_of(**keys):
-    config = small_config("qwen3_moe", hidden_size=64, moe_intermediate_size=32, head_dim=16, **keys)
-    model = shape_from_data(config, file="-")
-    asked, chosen = job(data={"max_length": LENGTH}), execution(attn_implementation="sdpa", precision="mixed")
-    known = {"config": their_config(config), "shape": model, "lengths": (8, 16, LENGTH)}
-    measured = profile_blocks(asked, chosen, **known, sharded=False, casts=True)
-    return model, measured.blocks[0]
+    return measured_of(small_config("qwen3_moe", hidden_size=64, moe_intermediate_size=32, head_dim=16, **keys))
 
 
 def test_seconds_by_a_profile_are_those_by_rules() -> None:
@@ -97,11 +106,7 @@ def test_products_of_experts_and_of_attention_are_counted() -> None:
 
 
 def test_a_kernel_that_is_told_of_documents_is_measured_too() -> None:
-    model = shape_from_data(config := small_config("llama", max_position_embeddings=64), file="-")
-    asked = job(data={"max_length": LENGTH, "packing": True})
-    known = {"config": their_config(config), "shape": model, "lengths": (8, 16, LENGTH)}
-    chosen = execution(attn_implementation="varlen", precision="mixed")
-    (block,) = profile_blocks(asked, chosen, **known, sharded=False, casts=True).blocks
+    model, block = measured_of(small_config("llama", max_position_embeddings=64), attention="varlen", packing=True)
     assert block.saved.row[1] > 16 * model.hidden_size  # bytes a token
     scores = 2 * model.num_attention_heads * model.head_dim  # two products with half the keys
     assert block.flops.row[2] == pytest.approx(scores)
@@ -115,3 +120,64 @@ def test_lengths_are_three_and_go_beyond_windows() -> None:
     config = their_config(small_config("gemma2", sliding_window=300))
     assert narrowed(config, length=200, lengths=(50, 100, 200)).sliding_window == 300
     assert narrowed(config, length=4096, lengths=(128, 256, 512)).sliding_window == 64
+
+
+LINEAR = {f"linear_{of}": 2 for of in ("num_key_heads", "num_value_heads")}
+LINEAR |= {f"linear_{of}_head_dim": 16 for of in ("key", "value")}
+QWEN3_5 = config("qwen3_5_text", 32, 64, 4, 2, 1, vocab=64, head_dim=16, tie_word_embeddings=False, **LINEAR)
+NONE = Amount(once=0.0, row=(0.0, 0.0, 0.0))
+
+
+def profiles(config: dict, packages=("causal_conv1d", "fla", "mamba_ssm")):
+    """In PyTorch's own code, and with kernels; in bfloat16."""
+    model = built_shape(config, file="-")
+    attention = "eager" if model.eager_attention else "sdpa"
+    chosen = execution(precision="bf16", attn_implementation=attention)
+    asked = job(data={"max_length": 256}, train={"disable_dropout": True})
+
+    known: dict[str, Any] = {"config": their_config(config), "shape": model, "lengths": (64, 128, 256)}
+    known |= {"sharded": False, "casts": False}
+    return [profile_blocks(asked, chosen, **known, packages=kernels) for kernels in ((), packages)]
+
+
+def test_kernels_keep_less_than_pytorchs_own_code() -> None:
+    if not installed(["qwen3_5_text"]):
+        pytest.skip("the installed transformers has no qwen3_5_text")
+    plain, with_kernels = profiles(QWEN3_5)
+    assert (plain.code, with_kernels.code) == ("torch", "torch, causal_conv1d, fla")
+    of_plain, of_kernels = plain.blocks[0], with_kernels.blocks[0]
+    for length in (128, 256):
+        assert of_kernels.saved.per_token(length) < 0.8 * of_plain.saved.per_token(length)
+        assert of_kernels.forward.per_token(length) <= of_plain.forward.per_token(length)
+    assert of_kernels.saved.row[2] == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_packages_that_are_not_installed_change_nothing() -> None:
+    plain, others = profiles(QWEN3_5, packages=("mamba_ssm",))
+    assert others == plain
+
+
+def test_the_delta_rule_keeps_what_its_source_keeps() -> None:
+    query, key = (torch.zeros(2, 128, 4, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    value = torch.zeros(2, 128, 4, 32, dtype=torch.bfloat16, requires_grad=True)
+    g, beta = torch.zeros(2, 128, 4), torch.zeros(2, 128, 4, dtype=torch.bfloat16)
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):
+        rule = _KERNELS["torch_chunk_gated_delta_rule"][1:]
+        made, state = _run([], "fla", *rule, query, key, value, g=g, beta=beta)
+    # 2 bytes for queries, keys, values, beta, a row of the inverse; 4 for two norms and the decay.
+    assert sum(one.nbytes for one in kept) == 2 * 128 * 4 * (2 * (16 + 16 + 32 + 1 + 64) + 4 * 3)
+    assert (made.shape, made.dtype, state) == (value.shape, value.dtype, None)
+    made.sum().backward()
+    assert query.grad.shape == query.shape
+
+
+def test_a_plan_says_of_which_code_it_is() -> None:
+    model = replace(shape(), profiles=())
+    assert "reckoned as of other families" in _of_which_code(model)
+    settings = {"precision": "bf16", "attention": "sdpa", "recompute": "none", "sharded": False}
+    profile = ModelProfile(**settings, shared=NONE, final=NONE, blocks=())
+    assert "PyTorch's own code" in _of_which_code(replace(model, profiles=(profile,)))
+    said = _of_which_code(replace(model, profiles=(replace(profile, code="torch, causal_conv1d, fla"),)))
+    assert said.endswith("with the kernels of causal_conv1d and fla, which are installed here")

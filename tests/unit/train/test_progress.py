@@ -23,8 +23,7 @@ from shardwise.train.watching.watchdog import Watch
 class Clock:
     """Time that passes when it is told to."""
 
-    def __init__(self) -> None:
-        self.now = 100.0
+    now = 100.0
 
     def monotonic(self) -> float:
         return self.now
@@ -46,22 +45,19 @@ def after(clock: Clock, *steps: float, stated_seconds: float | None = None) -> m
 
 
 @pytest.mark.parametrize(
-    ("steps", "limit"),
+    ("steps", "stopping", "limit"),
     [
-        ((2.0, 1.0), LEAST_SECONDS),
-        ((90.0, 40.0, 50.0), FACTOR * 50),
-        ((600.0,), FACTOR * 600),
-        ((600.0, 1.0), LEAST_SECONDS),  # the first one compiled
-        ((1.0, 400.0, *[1.0] * 20), LEAST_SECONDS),  # long ago
+        ((2.0, 1.0), False, LEAST_SECONDS),
+        ((90.0, 40.0, 50.0), False, FACTOR * 50),
+        ((600.0,), False, FACTOR * 600),
+        ((600.0, 1.0), False, LEAST_SECONDS),  # the first one compiled
+        ((1.0, 400.0, *[1.0] * 20), False, LEAST_SECONDS),  # long ago
+        ((1.0, 1.0), True, STOPPING_SECONDS),
+        ((1.0, 30.0), True, 60.0),
     ],
 )
-def test_the_limit_is_several_times_the_longest_of_the_last_steps(steps, limit, clock) -> None:
-    assert after(clock, *steps).limit(stopping=False) == limit
-
-
-@pytest.mark.parametrize(("steps", "limit"), [((1.0, 1.0), STOPPING_SECONDS), ((1.0, 30.0), 60.0)])
-def test_who_asks_to_stop_waits_for_a_step_and_no_longer(steps, limit, clock) -> None:
-    assert after(clock, *steps).limit(stopping=True) == limit
+def test_the_limit_is_several_times_the_longest_of_the_last_steps_or_a_step_to_stop(steps, stopping, limit, clock):
+    assert after(clock, *steps).limit(stopping=stopping) == limit
 
 
 def test_the_environment_may_state_the_limit_of_a_step(clock) -> None:
@@ -111,8 +107,7 @@ def test_a_signal_is_heard_while_the_main_thread_runs_no_handler(stop) -> None:
     assert (stop.heard, stop.number) == ((signal.SIGTERM,), signal.SIGTERM)
 
 
-#: Seconds, in place of many.
-LONG = 1.0
+LONG = 1.0  # seconds, in place of many
 
 
 class Ended:

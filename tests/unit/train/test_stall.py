@@ -73,9 +73,9 @@ def test_what_a_request_to_stop_cuts_short_before_the_first_step_is_slow_and_not
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_rank_by_itself_says_where_it_is(*, waits: bool) -> None:
+def test_a_rank_by_itself_says_where_it_is_and_so_it_does_from_a_file(*, waits: bool) -> None:
     alone = Standing(rank=3, phase="starting", place="join_world (mesh.py:100)", waits=waits)
-    verdict = judge([alone], ranks=range(3, 4), seconds=3000)
+    verdict = judge([from_plain(Standing, json.loads(json.dumps(asdict(alone))))], ranks=range(3, 4), seconds=3000)
     assert verdict.culprit == 3
     assert verdict.sentence.startswith("nothing has moved for 50 min 00 s: rank 3 ")
 
@@ -85,14 +85,14 @@ def test_many_places_are_counted_and_not_listed() -> None:
     assert "; 5 other places are in the logs. " in judge(standings, ranks=range(9), seconds=60).sentence
 
 
-def test_a_standing_comes_back_from_its_file() -> None:
-    assert from_plain(Standing, json.loads(json.dumps(asdict(at(2))))) == at(2)
-
-
-def test_a_phase_is_in_a_step_or_comes_after_one(tmp_path: Path) -> None:
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
     run = RunDirectory(tmp_path)
-    run.logs.mkdir(parents=True)
-    journal = Journal(run=run, rank=1)
+    run.logs.mkdir()
+    return Journal(run=run, rank=8)
+
+
+def test_a_phase_is_in_a_step_or_comes_after_one(journal: Journal) -> None:
     journal.enter("training")
     assert journal.at == "training"
     journal.stepping()
@@ -107,8 +107,7 @@ def test_a_phase_is_in_a_step_or_comes_after_one(tmp_path: Path) -> None:
     assert journal.at == "saving (after step 6)"
 
 
-def test_where_it_is_before_the_first_step(tmp_path: Path) -> None:
-    journal = Journal(run=RunDirectory(tmp_path), rank=1)
+def test_where_it_is_before_the_first_step(journal: Journal) -> None:
     journal.enter("types")
     journal.turn_to("reading checkpoints")
     assert journal.before_first_step == "reading checkpoints, before the first step"
@@ -121,13 +120,10 @@ def test_where_it_is_before_the_first_step(tmp_path: Path) -> None:
     assert journal.before_first_step == ""
 
 
-def test_the_first_rank_of_a_node_says_once_on_its_terminal_why_it_fails(tmp_path: Path, monkeypatch) -> None:
-    run = RunDirectory(tmp_path)
-    run.logs.mkdir(parents=True)
+def test_the_first_rank_of_a_node_says_once_on_its_terminal_why_it_fails(journal, tmp_path, monkeypatch) -> None:
     terminal = tmp_path / "terminal"
     with terminal.open("wb") as file:
         monkeypatch.setenv(CONSOLE, str(file.fileno()))
-        journal = Journal(run=run, rank=8)
         journal.failed(OSError("the disk is full"))
         journal.write_failure(OSError("again"), rank=8, phase="saving")
     said = f"error: rank 8 on {socket.gethostname()}: the disk is full; rank 0 says what came first\n"

@@ -24,6 +24,10 @@ TENSORS = {
 }
 
 
+def recorded(path: Path) -> dict[str, object]:
+    return {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
 def test_it_is_read_back_bit_for_bit_and_recorded(tmp_path: Path) -> None:
     path = tmp_path / "some.safetensors"
     record = write_tensors(path, TENSORS)
@@ -32,8 +36,7 @@ def test_it_is_read_back_bit_for_bit_and_recorded(tmp_path: Path) -> None:
     for name, tensor in TENSORS.items():
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name], tensor), name
-    content = path.read_bytes()
-    assert record == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert record == recorded(path)
 
 
 def test_a_tensor_is_cast_by_parts_while_it_is_written(tmp_path: Path, monkeypatch) -> None:
@@ -43,14 +46,14 @@ def test_a_tensor_is_cast_by_parts_while_it_is_written(tmp_path: Path, monkeypat
     file.add("a", tensor)
     record = file.close()
     assert torch.equal(load_file(path)["a"], tensor.bfloat16())
-    assert record == {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert record == recorded(path)
 
 
 def test_a_tensor_that_is_not_the_next_one_and_a_file_that_lacks_one_are_refused(tmp_path: Path) -> None:
-    file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(2,))})
+    expected = {"a": Entry(dtype=torch.float32, shape=(2,))}
     with pytest.raises(ValueError, match="some ends before a"):
-        file.close()
-    file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(2,))})
+        TensorFile(tmp_path / "some", expected).close()
+    file = TensorFile(tmp_path / "some", expected)
     with pytest.raises(ValueError, match=r"a has the shape \(3,\); expected a of shape \(2,\)"):
         file.add("a", torch.zeros(3))
     file.abandon()

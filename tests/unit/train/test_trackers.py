@@ -1,27 +1,28 @@
 """Trackers: TensorBoard writes what others read, a missing one is said, a failing one ignored."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from shardwise.launch.follow import Follower, Notice
 from shardwise.spec.job.file import job_from_data
-from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory
 from shardwise.train.measuring import trackers as measuring
 from shardwise.train.measuring.trackers import Tracker, Trackers
 from shardwise.train.watching.journal import Journal
 
 
-def job(*trackers: str) -> Job:
-    return job_from_data({"model": "m", "train": {"report_to": list(trackers)}})
+def opened(name: str, folder: Path, *, complain: Callable[[str], None]) -> Trackers:
+    job = job_from_data({"model": "m", "train": {"report_to": [name]}})
+    return Trackers([name], job, RunDirectory(folder), complain=complain)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # tensorboard's protobuf
 def test_tensorboard_gets_every_figure(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    trackers = Trackers(["tensorboard"], job("tensorboard"), RunDirectory(tmp_path), complain=pytest.fail)
+    trackers = opened("tensorboard", tmp_path, complain=pytest.fail)
     trackers.record({"loss": 2.5, "grad_norm": 1.0}, step=1)
     trackers.record({"loss": 1.5, "grad_norm": 0.5}, step=2)
     trackers.close()
@@ -34,19 +35,9 @@ def test_tensorboard_gets_every_figure(tmp_path: Path) -> None:
 def test_a_tracker_that_cannot_be_opened_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("a file in the place of the folder")
     said: list[str] = []
-    trackers = Trackers(["tensorboard"], job("tensorboard"), RunDirectory(tmp_path), complain=said.append)
+    trackers = opened("tensorboard", tmp_path, complain=said.append)
     trackers.record({"loss": 1.0}, step=1)
     assert said[0].startswith("tensorboard cannot be opened and is not reported to")
-
-
-def _breaking(how: BaseException, calls: list[int]) -> Tracker:
-    """A tracker that opens, and fails at the first step."""
-
-    def record(figures: dict[str, float], step: int) -> None:
-        calls.append(step)
-        raise how
-
-    return Tracker(record=record, close=lambda: pytest.fail("it was dropped"))
 
 
 @pytest.mark.parametrize(
@@ -59,8 +50,14 @@ def _breaking(how: BaseException, calls: list[int]) -> Tracker:
 def test_a_tracker_that_fails_is_dropped_once_and_whoever_follows_the_run_is_told(how, why, tmp_path, monkeypatch):
     run, calls = RunDirectory(tmp_path), list[int]()
     follower = Follower(run)
-    monkeypatch.setitem(measuring._TRACKERS, "wandb", lambda *_: _breaking(how, calls))
-    trackers = Trackers(["wandb"], job("wandb"), run, complain=Journal(run=run, rank=0).warn)
+
+    def record(figures: dict[str, float], step: int) -> None:
+        calls.append(step)
+        raise how
+
+    breaking = Tracker(record=record, close=lambda: pytest.fail("it was dropped"))
+    monkeypatch.setitem(measuring._TRACKERS, "wandb", lambda *_: breaking)
+    trackers = opened("wandb", tmp_path, complain=Journal(run=run, rank=0).warn)
     trackers.record({"loss": 1.0}, step=1)
     trackers.record({"loss": 1.0}, step=2)
     trackers.close()

@@ -59,15 +59,12 @@ def test_a_rank_looks_for_the_plan_s_devices_before_it_meets_the_others(tmp_path
     assert not torch.distributed.is_initialized()
 
 
-def _rows(longest: int) -> Any:
-    return cast(Any, SimpleNamespace(longest_document=longest))
-
-
 def test_a_row_beyond_the_positions_is_refused() -> None:
     model = shape()
     most = model.max_position_embeddings
-    _check_positions(_rows(most), model)
-    said = said_by(UnsupportedError, _check_positions, _rows(most + 1), model)
+    as_long, longer = (cast(Any, SimpleNamespace(longest_document=tokens)) for tokens in (most, most + 1))
+    _check_positions(as_long, model)
+    said = said_by(UnsupportedError, _check_positions, longer, model)
     assert f"a row has {most + 1:,} tokens, and the model has {most:,} positions" in said
     assert "add rope_scaling to the job" in said
 

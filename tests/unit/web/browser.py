@@ -1,22 +1,18 @@
 """Chromium by Playwright, and a page of it that must stay calm."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from tests.unit.house.tree import ROOT
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = Path(os.environ.get("SHARDWISE_AXE", ROOT / "node_modules/axe-core/axe.min.js"))
 WIDTHS = (390, 1280, 1920)
 
@@ -40,23 +36,22 @@ class Tab:
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on(
-            "request", lambda asked: self.complaints.append(asked.url) if not asked.url.startswith(url) else None
-        )
+        self.page.on("request", lambda asked: None if asked.url.startswith(url) else self.complaints.append(asked.url))
         self.page.add_init_script(
             "window.shifted = 0; new PerformanceObserver((list) => { for (const one of list.getEntries())"
             " if (!one.hadRecentInput) window.shifted += one.value; }).observe({type: 'layout-shift', buffered: true});"
         )
 
-    def __enter__(self) -> Tab:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.page.close()
 
-    def open(self, path: str) -> None:
+    def open(self, path: str) -> Self:
         self.page.goto(self.url + path)
         self.page.wait_for_selector("html.scripted")
+        return self
 
     def until(self, true: str, *, seconds: float = 20) -> None:
         """Waits for an expression; Playwright's own waiting needs eval, which pages refuse."""

@@ -63,18 +63,11 @@ class Served:
 def serving(folder: Path, *options: str) -> Iterator[Served]:
     command = [sys.executable, "-m", "shardwise", "serve", str(folder), "--port", "0", *options]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        line = process.stdout.readline()
-        found = re.fullmatch(r"Shardwise is at http://[^/]+:(\d+)/(?:\?token=(\w+))?\n", line)
-        assert found, line
-        yield Served(process=process, port=int(found[1]), folder=folder, token=found[2])
-    finally:
-        process.send_signal(signal.SIGINT)
-        if process.stdout is not None:
-            process.stdout.close()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5)
+            line = process.stdout.readline()
+            found = re.fullmatch(r"Shardwise is at http://[^/]+:(\d+)/(?:\?token=(\w+))?\n", line)
+            assert found, line
+            yield Served(process=process, port=int(found[1]), folder=folder, token=found[2])
+        finally:
+            process.send_signal(signal.SIGINT)

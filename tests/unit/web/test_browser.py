@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,17 @@ PATHS = (
 )
 
 
+@pytest.fixture
+def opened(browser: Any, served: Served) -> Iterator[Callable[..., Tab]]:
+    """Opens a page of the server, in a tab that is closed behind the test."""
+    with ExitStack() as tabs:
+        yield lambda path, **look: tabs.enter_context(Tab(browser, served.url, **look)).open(path)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_question_is_asked_changed_and_taken_back(browser: Any, served: Served, width: int, scheme: str) -> None:
-    tab = Tab(browser, served.url, width=width, scheme=scheme)
-    tab.open(QUESTION)
+def test_a_question_is_asked_changed_and_taken_back(opened, width: int, scheme: str) -> None:
+    tab = opened(QUESTION, width=width, scheme=scheme)
     assert "Fits: " in tab.verdict(has="tokens/s")
     page = tab.page
     tab.type("#length", "2048")
@@ -53,13 +61,11 @@ def test_a_question_is_asked_changed_and_taken_back(browser: Any, served: Served
     tab.until("document.getElementById('copied-1').textContent.startsWith('shardwise plan --model')")
     assert page.input_value("#hardware") == "any"
     tab.assert_calm()
-    page.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_bad_input_is_said_beside_its_field(browser: Any, served: Served, width: int) -> None:
-    tab = Tab(browser, served.url, width=width)
-    tab.open(QUESTION)
+def test_bad_input_is_said_beside_its_field(opened, width: int) -> None:
+    tab = opened(QUESTION, width=width)
     page = tab.page
     tab.type("#length", "many")
     tab.until("document.getElementById('wrong-length').textContent.includes(\"expected a whole number\")")
@@ -75,13 +81,11 @@ def test_bad_input_is_said_beside_its_field(browser: Any, served: Served, width:
     tab.verdict(has="tokens/s")
     assert page.get_attribute("#length", "aria-invalid") == "false"
     tab.assert_calm(refused=5)
-    page.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: Served, width: int) -> None:
-    tab = Tab(browser, served.url, width=width)
-    tab.open(QUESTION)
+def test_the_slider_answers_in_sight_while_it_is_dragged(opened, width: int) -> None:
+    tab = opened(QUESTION, width=width)
     tab.verdict(has="tokens/s")
     tab.page.click("section:has(h2:text('Memory of one')) summary:text('Values')")
     slider = tab.page.locator("input[data-slides=length]")
@@ -102,12 +106,10 @@ def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: S
     assert opened == 1, "what was opened stays open, and nothing else"
     assert f"length={value}" in tab.page.url
     tab.assert_calm()
-    tab.page.close()
 
 
-def test_everything_is_done_by_keyboard_alone(browser: Any, served: Served) -> None:
-    tab = Tab(browser, served.url)
-    tab.open(QUESTION)
+def test_everything_is_done_by_keyboard_alone(opened, served) -> None:
+    tab = opened(QUESTION)
     page = tab.page
     tab.verdict(has="tokens/s")
     page.keyboard.press("Tab")
@@ -138,12 +140,10 @@ def test_everything_is_done_by_keyboard_alone(browser: Any, served: Served) -> N
     page.keyboard.press("Enter")
     page.wait_for_selector("h1:text('Runs side by side')")
     tab.assert_calm()
-    page.close()
 
 
-def test_a_config_is_dropped(browser: Any, served: Served, tmp_path: Path) -> None:
-    tab = Tab(browser, served.url)
-    tab.open(QUESTION)
+def test_a_config_is_dropped(opened, tmp_path: Path) -> None:
+    tab = opened(QUESTION)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(CONFIG))
     tab.page.set_input_files("#config", file)
@@ -163,19 +163,17 @@ def test_a_config_is_dropped(browser: Any, served: Served, tmp_path: Path) -> No
     tab.page.set_input_files("#config", file)
     tab.until("document.getElementById('wrong-model').textContent.includes('is not JSON')")
     tab.assert_calm(refused=1)
-    tab.page.close()
 
 
-def test_a_list_that_is_told_anew_keeps_what_is_ticked_and_focused(browser: Any, served: Served) -> None:
-    with Tab(browser, served.url) as tab:
-        tab.open("/runs")
-        tab.page.check("input[value='runs/first']")
-        tab.page.focus("a:text('runs/live')")
-        RunMaker(root=served.folder / "runs/live", job=make_job(method="full")).stepped(range(6, 8))
-        tab.until("document.querySelector('tr:has(a[href$=live]) .number').textContent === '7'")
-        assert tab.page.is_checked("input[value='runs/first']")
-        assert tab.page.evaluate("document.activeElement.textContent") == "runs/live"
-        tab.assert_calm()
+def test_a_list_that_is_told_anew_keeps_what_is_ticked_and_focused(opened, served) -> None:
+    tab = opened("/runs")
+    tab.page.check("input[value='runs/first']")
+    tab.page.focus("a:text('runs/live')")
+    RunMaker(root=served.folder / "runs/live", job=make_job(method="full")).stepped(range(6, 8))
+    tab.until("document.querySelector('tr:has(a[href$=live]) .number').textContent === '7'")
+    assert tab.page.is_checked("input[value='runs/first']")
+    assert tab.page.evaluate("document.activeElement.textContent") == "runs/live"
+    tab.assert_calm()
 
 
 def test_a_server_that_is_gone_is_said_until_it_is_back(browser: Any, tmp_path: Path) -> None:
@@ -195,102 +193,96 @@ def test_a_server_that_is_gone_is_said_until_it_is_back(browser: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_page_fits_its_window_stays_in_place_and_is_accessible(browser: Any, served: Served, path: str) -> None:
+def test_a_page_fits_its_window_stays_in_place_and_is_accessible(opened, path: str) -> None:
     for width, scheme in zip(WIDTHS, ("light", "light", "dark"), strict=True):
-        with Tab(browser, served.url, width=width, scheme=scheme) as tab:
-            tab.open(path)
-            tab.page.wait_for_timeout(200)
-            tab.assert_calm(refused=1)
-            if width != 1280:
-                tab.assert_accessible()
+        tab = opened(path, width=width, scheme=scheme)
+        tab.page.wait_for_timeout(200)
+        tab.assert_calm(refused=1)
+        if width != 1280:
+            tab.assert_accessible()
 
 
-def test_rows_of_a_dropped_file_are_counted_in_the_browser(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_rows_of_a_dropped_file_are_counted_in_the_browser(opened, tmp_path: Path) -> None:
     rows = [json.dumps({"messages": [{"role": "user", "content": "x" * 400}]}) for _ in range(1234)]
     (tmp_path / "chats.jsonl").write_text("\n".join([*rows, json.dumps({"text": "y" * 40_000})]) + "\n\n")
     (tmp_path / "rows.csv").write_text('prompt,answer\n"two\nlines, one row",b\nc,d\n')
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
-    with Tab(browser, served.url) as tab:
-        tab.open(QUESTION)
-        posted: list[str] = []
-        tab.page.on("request", lambda asked: posted.append(asked.method))
-        tab.page.set_input_files("#data", tmp_path / "chats.jsonl")
-        tab.until("document.getElementById('rows').value === '1235'")
-        said = tab.page.inner_text("#counted")
-        assert "1,235 rows, about 109 tokens each" in said
-        assert "longest 10,000; 0.081 % are longer than 1,024" in said
-        assert "nothing was sent" in said
-        tab.until("document.querySelector('#answer .run')?.textContent.includes('1,235 rows')")
-        tab.page.set_input_files("#data", tmp_path / "rows.csv")
-        tab.until("document.getElementById('rows').value === '2'")
-        tab.page.set_input_files("#data", tmp_path / "rows.parquet")
-        tab.until("document.getElementById('counted').textContent.includes('cannot be counted')")
-        assert set(posted) == {"GET"}
-        tab.assert_calm()
+    tab = opened(QUESTION)
+    posted: list[str] = []
+    tab.page.on("request", lambda asked: posted.append(asked.method))
+    tab.page.set_input_files("#data", tmp_path / "chats.jsonl")
+    tab.until("document.getElementById('rows').value === '1235'")
+    said = tab.page.inner_text("#counted")
+    assert "1,235 rows, about 109 tokens each" in said
+    assert "longest 10,000; 0.081 % are longer than 1,024" in said
+    assert "nothing was sent" in said
+    tab.until("document.querySelector('#answer .run')?.textContent.includes('1,235 rows')")
+    tab.page.set_input_files("#data", tmp_path / "rows.csv")
+    tab.until("document.getElementById('rows').value === '2'")
+    tab.page.set_input_files("#data", tmp_path / "rows.parquet")
+    tab.until("document.getElementById('counted').textContent.includes('cannot be counted')")
+    assert set(posted) == {"GET"}
+    tab.assert_calm()
 
 
-def test_a_step_plays_by_keyboard_at_a_speed_below_controls_that_stay(browser: Any, served: Served) -> None:
-    with Tab(browser, served.url, width=390) as tab:
-        tab.open("/learn?under=fsdp")
-        page = tab.page
-        page.select_option("#gpus", "8")
-        tab.until("document.querySelectorAll('.seat').length === 8")
-        page.select_option("[data-speed]", "225")
-        page.focus("[data-play]")
-        page.keyboard.press("Enter")
-        tab.until("+document.getElementById('at').value > 3")
-        assert "gpus=8" in page.url
-        page.keyboard.press("Enter")
-        assert page.inner_text("[data-play]") == "Play"
-        page.evaluate("scrollTo(0, 900)")
-        assert page.evaluate("document.querySelector('.steps').getBoundingClientRect().top") == 0
-        assert page.evaluate("document.querySelector('.steps').getBoundingClientRect().height") < 200
-        tab.assert_calm()
+def test_a_step_plays_by_keyboard_at_a_speed_below_controls_that_stay(opened) -> None:
+    tab = opened("/learn?under=fsdp", width=390)
+    page = tab.page
+    page.select_option("#gpus", "8")
+    tab.until("document.querySelectorAll('.seat').length === 8")
+    page.select_option("[data-speed]", "225")
+    page.focus("[data-play]")
+    page.keyboard.press("Enter")
+    tab.until("+document.getElementById('at').value > 3")
+    assert "gpus=8" in page.url
+    page.keyboard.press("Enter")
+    assert page.inner_text("[data-play]") == "Play"
+    page.evaluate("scrollTo(0, 900)")
+    assert page.evaluate("document.querySelector('.steps').getBoundingClientRect().top") == 0
+    assert page.evaluate("document.querySelector('.steps').getBoundingClientRect().height") < 200
+    tab.assert_calm()
 
 
-def test_a_task_is_chosen_and_fields_of_the_other_are_not_shown(browser: Any, served: Served) -> None:
-    with Tab(browser, served.url) as tab:
-        tab.open(QUESTION)
-        tab.page.select_option("#task", "generate")
-        assert "Generating fits on 2x RTX-4090" in tab.verdict(has="Generating")
-        assert not tab.page.is_visible("#goal")
-        tab.page.click("#copy-command")
-        tab.until("document.getElementById('copied-1').textContent.endsWith('--task generate')")
-        tab.page.select_option("#task", "train")
-        tab.verdict(has="tokens/s")
-        assert tab.page.is_visible("#goal")
-        tab.page.click("#steps a[data-page]")
-        tab.page.wait_for_selector("h1:text('One step of')")
-        tab.assert_calm()
+def test_a_task_is_chosen_and_fields_of_the_other_are_not_shown(opened) -> None:
+    tab = opened(QUESTION)
+    tab.page.select_option("#task", "generate")
+    assert "Generating fits on 2x RTX-4090" in tab.verdict(has="Generating")
+    assert not tab.page.is_visible("#goal")
+    tab.page.click("#copy-command")
+    tab.until("document.getElementById('copied-1').textContent.endsWith('--task generate')")
+    tab.page.select_option("#task", "train")
+    tab.verdict(has="tokens/s")
+    assert tab.page.is_visible("#goal")
+    tab.page.click("#steps a[data-page]")
+    tab.page.wait_for_selector("h1:text('One step of')")
+    tab.assert_calm()
 
 
 @pytest.mark.parametrize(
     ("path", "width", "most"),
     [("/run?name=runs/first", 390, 3300), ("/run?name=runs/first", 1280, 2200), ("/", 390, 3000), ("/", 1280, 2700)],
 )
-def test_a_page_is_short_and_no_table_is_cut(browser: Any, served: Served, path: str, width: int, most: int) -> None:
+def test_a_page_is_short_and_no_table_is_cut(opened, path: str, width: int, most: int) -> None:
     cut = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
-    with Tab(browser, served.url, width=width) as tab:
-        tab.open(path)
-        tab.page.wait_for_timeout(200)
-        assert tab.page.evaluate("document.documentElement.scrollHeight") < most
-        tab.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true;")
-        assert width < 1280 or tab.page.evaluate(cut) == 0
-        words = tab.page.inner_text("#answer, #report")
-        assert ("Last written " in words) == path.startswith("/run"), "how old it is"
+    tab = opened(path, width=width)
+    tab.page.wait_for_timeout(200)
+    assert tab.page.evaluate("document.documentElement.scrollHeight") < most
+    tab.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true;")
+    assert width < 1280 or tab.page.evaluate(cut) == 0
+    words = tab.page.inner_text("#answer, #report")
+    assert ("Last written " in words) == path.startswith("/run"), "how old it is"
 
 
-def test_what_is_folded_on_a_phone_stays_as_it_was_put(browser: Any, served: Served) -> None:
+def test_what_is_folded_on_a_phone_stays_as_it_was_put(opened) -> None:
     fold = "#answer details.fold:has(h2:text('One step of'))"
-    with Tab(browser, served.url, width=390) as tab:
-        tab.open(QUESTION)
-        tab.page.wait_for_selector(f"{fold}:not([open])")
-        tab.page.click(f"{fold} > summary")
-        tab.type("#batch", "16")
-        tab.until("document.querySelector('#answer .facts').textContent.includes('16 sequences')")
-        assert tab.page.locator(f"{fold}[open]").count() == 1
-        assert tab.page.locator("#answer details.fold:not([open])").count() == 1
-        tab.assert_calm()
-        tab.page.click("#what-if")
-        tab.page.wait_for_selector("h2:text('What if')")
-        assert tab.page.is_visible("th:text('One GPU fewer')")
+    tab = opened(QUESTION, width=390)
+    tab.page.wait_for_selector(f"{fold}:not([open])")
+    tab.page.click(f"{fold} > summary")
+    tab.type("#batch", "16")
+    tab.until("document.querySelector('#answer .facts').textContent.includes('16 sequences')")
+    assert tab.page.locator(f"{fold}[open]").count() == 1
+    assert tab.page.locator("#answer details.fold:not([open])").count() == 1
+    tab.assert_calm()
+    tab.page.click("#what-if")
+    tab.page.wait_for_selector("h2:text('What if')")
+    assert tab.page.is_visible("th:text('One GPU fewer')")

@@ -72,9 +72,8 @@ def test_pages_of_a_folder_name_no_server_and_what_needs_one_is_refused_in_words
         assert {name for name in found if name.startswith(("/", "http"))} == set()
         assert "runs" not in found
         assert "ask the hub" not in page
-    assert "this page asks no hub; drop the model&#39;s config.json" in asked(
-        "index.html", **USUAL | {"model": "a/b", "hub": "1"}
-    )
+    page = asked("index.html", **USUAL | {"model": "a/b", "hub": "1"})
+    assert "this page asks no hub; drop the model&#39;s config.json" in page
     assert "is no model of the catalogue; drop the model&#39;s config.json" in asked("index.html", model="./model")
     status, kind, said = answer("config", "", json.dumps({**CONFIG, "model_type": "unheard"}).encode())
     assert (status, kind) == (400, "text/plain")
@@ -99,13 +98,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+
 class Files:
     """A web server of a folder, which knows nothing of what is in it."""
 
     def __init__(self, folder: Path) -> None:
-        class Quiet(SimpleHTTPRequestHandler):
-            def log_message(self, *_: object) -> None: ...
-
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"

@@ -9,10 +9,10 @@ from shardwise.api.learn import toy
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.timeline import COMPUTING
 
-ALL = {(layer, row) for layer in range(len(toy.LAYERS)) for row in range(toy.ROWS)}
+WAYS = ("mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2")
 
 
-@pytest.mark.parametrize("name", ["mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2"])
+@pytest.mark.parametrize("name", WAYS)
 def test_frames_cover_the_step_and_follow_its_spans(name: str) -> None:
     frames, drawn = toy.frames(name), toy.timeline_of(name)
     assert frames[0].start == 0
@@ -43,13 +43,14 @@ def test_gathered_layers_are_freed_and_gpus_wait_while_they_exchange() -> None:
     exchanges = {seat.sends for seat in seats if seat.sent == "exchange"}
     assert exchanges == {f"exchange in {way} of {letter}" for way in ("forward", "backward") for letter in toy.LAYERS}
     assert all(seat.waits and seat.computes is None for seat in seats if seat.sent == "exchange")
-    for name in ("mp", "ddp", "fsdp", "tp", "pp"):
+    for name in WAYS:
         for seat in (seat for frame in toy.frames(name) for seat in frame.seats):
             assert seat.kind is None or seat.kind == "wait" or seat.kind in COMPUTING
             assert seat.sent is None or seat.sent not in COMPUTING
 
 
 def test_gradients_appear_with_the_backward_are_reduced_and_go_with_the_optimizer() -> None:
+    every = {(layer, row) for layer in range(len(toy.LAYERS)) for row in range(toy.ROWS)}
     for name, held in (("ddp", 9), ("fsdp", 3), ("tp", 3), ("mp", 3), ("pp", 3)):
         seats = [frame.seats[0] for frame in toy.frames(name)]
         assert seats[0].holds["gradients"] == frozenset()
@@ -57,22 +58,19 @@ def test_gradients_appear_with_the_backward_are_reduced_and_go_with_the_optimize
         assert len(last.holds["gradients"]) == held, name
         assert max(len(seat.holds["gradients"]) for seat in seats) >= held
         assert seats[-1].holds["gradients"] == frozenset()
-        assert all(seat.holds["gradients"] <= ALL for seat in seats)
+        assert all(seat.holds["gradients"] <= every for seat in seats)
 
 
 def test_one_gpu_computes_at_a_time_under_mp_and_several_under_pp() -> None:
-    def at_once(name: str) -> int:
-        working = ("forward", "backward", "loss")
-        return max(sum(seat.kind in working for seat in frame.seats) for frame in toy.frames(name))
-
-    assert at_once("mp") == 1
-    assert at_once("pp") == toy.GPUS
+    working = ("forward", "backward", "loss")
+    for name, most in (("mp", 1), ("pp", toy.GPUS)):
+        assert max(sum(seat.kind in working for seat in frame.seats) for frame in toy.frames(name)) == most
 
 
 @pytest.mark.parametrize("gpus", [2, 5, 8])
 def test_the_toy_has_a_layer_and_a_row_for_each_gpu(gpus: int) -> None:
     every = {(layer, row) for layer in range(gpus) for row in range(gpus)}
-    for name in ("mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2"):
+    for name in WAYS:
         frames = toy.frames(name, gpus)
         for frame in frames:
             assert [seat.rank for seat in frame.seats] == [*range(gpus)]
