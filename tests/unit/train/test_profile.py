@@ -14,7 +14,7 @@ from shardwise.plan.answer import _of_which_code
 from shardwise.plan.time.pieces import ran_by
 from shardwise.plan.work.block_bytes import profiled_bytes
 from shardwise.spec.model.profile import Amount, ModelProfile
-from shardwise.train.rehearsing.kernels import _KERNELS, _run
+from shardwise.train.rehearsing.fake_kernels import _KERNELS, _run
 from shardwise.train.rehearsing.profile import profile_blocks
 from shardwise.train.rehearsing.profiles import lengths_for, narrowed
 from tests.dist.worlds import installed
