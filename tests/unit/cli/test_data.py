@@ -1,13 +1,11 @@
 """`shardwise data`, and what plan, page and report say of the rows that it has counted."""
 
 import json
-from pathlib import Path
 
 from shardwise.report.collect import collect
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.run import read_json, write_json
-from tests.unit.cli.conftest import Shardwise
 from tests.unit.cli.plan_json import flaws
 from tests.unit.report.runs import finished_run
 from tests.unit.report.test_html import HOSTILE, Page, assert_safe
@@ -50,16 +48,14 @@ def test_json_has_the_same_figures_and_what_takes_refused_rows_is_said_below_the
     refused = "9 (22 %) of 40 rows are longer and are refused (over_long: error). 651 holds all, 525 95 % of the rows;"
     assert f"{refused} or set" in words
     assert "next: " not in said.out
-    absent = shardwise("data", "absent.yaml")
-    assert (absent.code, absent.out) == (2, "")
-    assert "absent.yaml" in absent.err
+    assert "absent.yaml" in shardwise.refused("data", "absent.yaml")
 
 
 def test_a_plan_says_what_was_counted_in_its_terminal_its_json_and_its_page(shardwise, asked, tmp_path) -> None:
     path = asked()
     before = shardwise("plan", path)
     assert "`shardwise data` with the same job counts its rows" in " ".join(before.out.split())
-    sampled = json.loads(shardwise("plan", path, "--json").out)
+    sampled = shardwise.json("plan", path)
     assert (flaws(sampled), sampled["data"]["sampled"], sampled["run"]["num_steps"]) == ([], 32, 10)
     shardwise("data", path)
     page = tmp_path / "plan.html"
@@ -68,7 +64,7 @@ def test_a_plan_says_what_was_counted_in_its_terminal_its_json_and_its_page(shar
         assert words in after
         assert words not in before.out
     assert "counts its rows" not in after
-    made = json.loads(shardwise("plan", path, "--json").out)
+    made = shardwise.json("plan", path)
     assert flaws(made) == []
     assert made["data"]["lengths"]["num_rows"] == 40
     source = page.read_text()
@@ -100,7 +96,7 @@ def test_the_report_says_what_was_counted_in_its_terminal_its_json_and_its_page(
     assert DataFacts.read(read_json(run.report_json)["rows"]) == DataFacts.read(facts)
 
 
-def test_what_strangers_wrote_is_text_in_terminal_and_page(tmp_path: Path, shardwise: Shardwise) -> None:
+def test_what_strangers_wrote_is_text_in_terminal_and_page(tmp_path, shardwise) -> None:
     run = finished_run(tmp_path / "run")
     data = read_json(run.data)
     source = {"path": HOSTILE, "format": "text", "num_rows": 1, "ignored_columns": [HOSTILE], "notes": {HOSTILE: 3}}
