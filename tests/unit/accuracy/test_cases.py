@@ -21,8 +21,7 @@ def test_a_row_becomes_job_cluster_and_execution():
     assert (execution.layout.strategy, execution.gradient_accumulation_steps) == ("fsdp", 4)
     assert (execution.micro_batch_size, execution.loss) == (2, "full")
     assert (execution.precision, execution.gradient_checkpointing) == ("mixed", "full")
-    assert case.job.train.global_batch_size == 2 * 4 * 2
-    assert case.job.data.max_length == 1024
+    assert case.job.train.global_batch_size == 2 * 4 * 2 and case.job.data.max_length == 1024
 
 
 TOLD = {"source_id": "torchtune-readme", **LORA}

@@ -79,8 +79,7 @@ def test_the_page_says_counts_errors_and_reasons():
     rows = [row(), row(source_id="other", gpu_type="")]
     page = write(compare_memory(rows), compare_throughput(rows), date="2026-01-02")
     assert "`make accuracy` wrote this page on 2026-01-02" in page
-    assert "| made-up | A | allocated | 1 |" in page
-    assert "| the GPU is not stated | 1 | 1 |" in page
+    assert "| made-up | A | allocated | 1 |" in page and "| the GPU is not stated | 1 | 1 |" in page
     drawn = scatter(compare_memory([row(), row()]).comparisons, title="Memory", unit="GiB", unit_size=1024**3)
     assert drawn.startswith("<svg") and drawn.count('r="3"') == 2
 
@@ -101,8 +100,7 @@ def test_the_published_rows_keep_the_goals(tmp_path: Path):
     tables = ("throughput.csv", "stacks-2026.csv")
     throughput = compare_throughput(one for name in tables for one in read(PUBLISHED / name))
     rates = summarise(c.error for c in throughput.comparisons if c.grade == "A")
-    assert rates.count >= 500
-    assert rates.median <= 0.20
+    assert rates.count >= 500 and rates.median <= 0.20
     elsewhere = summarise(c.error for c in throughput.comparisons if c.grade == "A" and c.source not in FITTED_FOR_TIME)
     assert elsewhere.median <= 0.10
     died = [f for f in memory.feasibility if not f.ran]
@@ -143,8 +141,7 @@ def test_what_sources_of_long_rows_say_is_read() -> None:
     tiled = case_of(row(notes="with MLP tiling; so they must lie in host memory")).execution
     assert (tiled.mlp, tiled.gradient_checkpointing) == ("chunked", "offloaded")
     several = case_of(row(**LORA | {"lora_targets": "q,v; 4 concurrent adapters (MAX_LORAS)"}))
-    assert several.job.lora.r == 4 * int(LORA["lora_rank"])
-    assert not several.difference.widens
+    assert several.job.lora.r == 4 * int(LORA["lora_rank"]) and not several.difference.widens
     assert case_of(row(**LORA | {"master_weights": "frozen base weights fp32 too"})).difference.widens
     gigabytes = {"peak_mem_gib_derived": "", "peak_mem_gb": "56.2", "mem_kind": "not stated"}
     assert memory_figures(row(source_id="trl-1m-2026", **gigabytes)) == {"unstated": pytest.approx(56.2e9)}
@@ -157,8 +154,7 @@ def test_published_long_rows_are_forecast_and_none_that_ran_is_refused() -> None
     rows = read(PUBLISHED / "stacks-2026.csv")
     compared = compare_memory(long_rows(rows))
     found = summary(compared)
-    assert found.count >= 14
-    assert found.median <= 0.07
+    assert found.count >= 14 and found.median <= 0.07
     errors = {one.row_id: one.error for one in compared.comparisons}
     assert abs(errors["trl-1m-2026-002"]) <= 3 / 52  # Qwen3-8B, a row of 1,048,576 tokens on 8 H100
     feasibility = compare_memory(long_rows(rows, mixtures=True)).feasibility

@@ -73,8 +73,7 @@ def test_rows_that_are_refused_as_too_long_are_counted_all_the_same(asked: JobMa
     counted, expected = api.data(path), lengths_of(path)
     assert counted.refusal.exit_code == 2
     over = sum(length > 100 for length in expected)
-    assert counted.facts.lengths.num_over == over
-    assert counted.facts.lengths.longest == max(expected)
+    assert counted.facts.lengths.num_over == over and counted.facts.lengths.longest == max(expected)
     assert counted.facts.train.num_rows is None, "none was accepted"
     assert len(counted.facts.preview) == 3
     err = capfd.readouterr().err
@@ -88,8 +87,7 @@ def test_rows_that_are_refused_as_too_long_are_counted_all_the_same(asked: JobMa
 def test_rows_without_any_that_can_be_read_are_an_error_with_its_line(asked: JobMaker, rows: Path, capfd) -> None:
     rows.write_text('{"messages": 3}\n')
     counted = api.data(asked())
-    assert counted.refusal.exit_code == 2
-    assert counted.facts.lengths is None
+    assert counted.refusal.exit_code == 2 and counted.facts.lengths is None
     assert f"error: {rows}:1: " in capfd.readouterr().err
     with pytest.raises(ReportedError):
         api.data(asked(path=str(rows.with_name("nothing.jsonl"))))
@@ -122,8 +120,7 @@ def test_a_file_that_comes_into_a_folder_and_a_template_that_changes_are_noticed
     assert facts.template_from == str(template)
     assert api.plan(path).data == facts
     shutil.copy(folder / "a.jsonl", folder / "b.jsonl")
-    assert api.plan(path).data.sampled is not None
-    assert api.data(path).facts.lengths.num_rows == 80
+    assert api.plan(path).data.sampled is not None and api.data(path).facts.lengths.num_rows == 80
     later(template, template.read_text())
     assert api.plan(path).data.sampled is not None
 

@@ -13,6 +13,7 @@ from shardwise.errors import InputError, ShardwiseError
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.result import naming_a_folder, result_fault, settings_of
 from shardwise.spec.run import RunDirectory, write_json
+from tests.refusals import said_by
 
 
 def _run(folder: Path, *, method: str = "lora", outcome: str = "finished", content: bytes = b"{}") -> RunDirectory:
@@ -39,9 +40,7 @@ def _run(folder: Path, *, method: str = "lora", outcome: str = "finished", conte
 )
 def test_what_cannot_be_merged_is_refused(of_run, asked, said, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ShardwiseError) as caught:
-        api.merge(_run(Path(), **of_run).root, **asked)
-    assert said in str(caught.value)
+    assert said in said_by(ShardwiseError, api.merge, _run(Path(), **of_run).root, **asked)
 
 
 def test_chat_refuses_what_is_not_there(tmp_path) -> None:
@@ -86,9 +85,7 @@ def test_a_merge_does_not_replace_weights_that_a_person_changed(tmp_path) -> Non
     write_json(run.merged / "config.json", {"mine": 1})
     record = {"size": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
     write_json(run.merged / "manifest.json", {"files": {"config.json": record}, "merged": {}})
-    with pytest.raises(ShardwiseError) as caught:
-        api.merge(run.root)
-    assert str(caught.value) == (
+    assert said_by(ShardwiseError, api.merge, run.root) == (
         f"{run.merged}/config.json is not what the last merge wrote, and another would replace it; name a new folder "
         "by --output, or remove it"
     )

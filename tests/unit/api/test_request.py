@@ -27,11 +27,9 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_key_is_found_in_the_file_or_in_the_last_flag_that_sets_it(file: Path) -> None:
     request = read_request(file, overrides=["train.seed=8", "train.seed=9"])
-    assert request.job.train.seed == 9
-    assert request.text == JOB
+    assert request.job.train.seed == 9 and request.text == JOB
     assert request.where("train", "seed") == "--set train.seed=9"
-    assert request.where("hardware") == f"{file}:2"
-    assert request.where("layout") == f"{file}:1"
+    assert request.where("hardware") == f"{file}:2" and request.where("layout") == f"{file}:1"
     with pytest.raises(HardwareError) as caught, request.blaming("hardware"):
         raise HardwareError("no such GPU")
     assert str(caught.value) == f"{file}:2: no such GPU"

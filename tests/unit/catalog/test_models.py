@@ -13,6 +13,7 @@ from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.models import find_model, known_models, read_model
 from shardwise.errors import ModelError
+from tests.refusals import said_by
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 99}
 
@@ -52,10 +53,9 @@ def test_the_folder_of_an_adapter_names_its_base_model(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "some-org/base", "peft_type": "LORA"}')
     (tmp_path / "adapter_model.safetensors").touch()
     for _ in range(2):  # alone, and with the base model's configuration beside it
-        with pytest.raises(ModelError) as caught:
-            find_model(str(tmp_path))
+        refusal = said_by(ModelError, find_model, str(tmp_path))
         said = "holds an adapter, not a model; name its base model, some-org/base, or the folder that `shardwise merge`"
-        assert str(caught.value).startswith(f"{tmp_path}: {said}")
+        assert refusal.startswith(f"{tmp_path}: {said}")
         (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ModelError, match=r"config\.json"):
@@ -155,9 +155,7 @@ def test_an_endpoint_says_who_may_read_or_that_it_does_not_answer(hub, monkeypat
     with pytest.raises(ModelError, match="run `hf auth login`, or set HF_TOKEN"):
         find_model("org/gated")
     monkeypatch.setenv("HF_TOKEN", "sec\nret")
-    with pytest.raises(ModelError) as caught:
-        find_model("org/gated")
-    assert "ret" not in str(caught.value).replace("HF_TOKEN", "")
+    assert "ret" not in said_by(ModelError, find_model, "org/gated").replace("HF_TOKEN", "")
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelError, match="cannot be reached"):

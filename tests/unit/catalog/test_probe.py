@@ -11,6 +11,7 @@ from shardwise.catalog.probe import LIBRARIES, machine_facts, this_machine
 from shardwise.catalog.processors import MAX_PROCESSES, NOMINAL_FLOPS, usable_cores
 from shardwise.errors import HardwareError
 from shardwise.units import GIB, MIB
+from tests.refusals import said_by
 from tests.unit.fakes import nvidia_smi
 
 TWO_H200 = (
@@ -76,8 +77,7 @@ def test_what_others_hold_of_the_gpus_that_a_job_takes_is_named_and_planned_arou
 def test_an_unknown_gpu_is_trained_on_with_the_memory_that_the_driver_reports(driver):
     driver("0, GPU-a, NVIDIA Z9000 Max, 49140, 1, 48700, [N/A]\n" * 2)
     cluster = this_machine()
-    assert cluster.name == "2x Z9000 Max"
-    assert cluster.gpu.memory_bytes == 49140 * MIB
+    assert cluster.name == "2x Z9000 Max" and cluster.gpu.memory_bytes == 49140 * MIB
     assert cluster.gpu.usable_bytes == 49140 * MIB - reserved_bytes(49140 * MIB)
     assert cluster.gpu.usd_per_hour is None
     assert cluster.notes == (
@@ -89,9 +89,7 @@ def test_an_unknown_gpu_is_trained_on_with_the_memory_that_the_driver_reports(dr
 def test_visible_devices_that_are_not_here_are_a_sentence_and_no_run_on_processors(driver, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     driver(H100.format(free=81000))
-    with pytest.raises(HardwareError) as caught:
-        this_machine()
-    assert str(caught.value) == (
+    assert said_by(HardwareError, this_machine) == (
         "CUDA_VISIBLE_DEVICES is '7', which is none of the GPUs that nvidia-smi lists (0 (NVIDIA H100 80GB HBM3, "
         "GPU-aaa)); name one of them, or train on processors with CUDA_VISIBLE_DEVICES= (set, and empty)"
     )
@@ -126,9 +124,7 @@ def test_a_gpu_that_is_cut_in_slices_is_not_planned_for_as_a_whole(driver, monke
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     driver(CUT, listed=SLICES)
-    with pytest.raises(HardwareError) as caught:
-        this_machine()
-    assert str(caught.value) == (
+    assert said_by(HardwareError, this_machine) == (
         "GPU 0 (NVIDIA A100-SXM4-40GB) is cut in MIG slices, of which a process is given one; name it by "
         "CUDA_VISIBLE_DEVICES: MIG-111 (3g.20gb), MIG-222 (1g.5gb)"
     )
@@ -152,6 +148,5 @@ def test_without_gpus_processes_stand_in_with_nominal_rates(driver):
     assert 0 < cluster.gpu.memory_bytes * count < 2**50
     facts = machine_facts()
     assert set(facts["libraries"]) == set(LIBRARIES)
-    assert facts["cores"] >= 1
-    assert facts["disk_free_bytes"] > 0
+    assert facts["cores"] >= 1 and facts["disk_free_bytes"] > 0
     json.dumps(facts)

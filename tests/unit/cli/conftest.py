@@ -1,7 +1,8 @@
 """The program in this process: what it prints and how it exits."""
 
-from collections.abc import Callable
+import json
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,29 @@ class Said:
     err: str
 
 
-Shardwise = Callable[..., Said]
+@dataclass(frozen=True)
+class Shardwise:
+    """The program: called with a command line."""
+
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: object) -> Said:
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        captured = self.capsys.readouterr()
+        return Said(code=int(caught.value.code or 0), out=captured.out, err=captured.err)
+
+    def refused(self, *arguments: object) -> str:
+        """What it says of bad input, beside which it prints nothing."""
+        said = self(*arguments)
+        assert (said.code, said.out) == (2, ""), said.err
+        return said.err
+
+    def json(self, *arguments: object) -> Any:
+        """The document that it prints where all is well."""
+        said = self(*arguments, "--json")
+        assert said.code == 0, said.err
+        return json.loads(said.out)
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +54,4 @@ def shardwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("COLUMNS", "120")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-
-    def run(*arguments: object) -> Said:
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return Said(code=int(caught.value.code or 0), out=captured.out, err=captured.err)
-
-    return run
+    return Shardwise(capsys)

@@ -99,15 +99,7 @@ def test_calibrated_without_such_runs_says_so_and_a_ratio_that_rounds_to_nothing
     assert best.reasons[-1].startswith("1 run like this measured 0 % more memory than forecast; ")
 
 
-_HOSTILE = (
-    b"",
-    b"nonsense",
-    b"[1, 2]",
-    b'{"kind": {}, "memory": 1.0}',
-    b"\xff\xfe\x00",
-    b"[" * 100_000,
-    b"9" * 5000,
-)
+_HOSTILE = (b"", b"nonsense", b"[1, 2]", b'{"kind": {}, "memory": 1.0}', b"\xff\xfe\x00", b"[" * 100_000, b"9" * 5000)
 
 
 def _line(kind: RunKind, memory: object, seconds: object = None) -> bytes:
@@ -184,6 +176,5 @@ def test_a_finished_run_is_noted_by_what_its_report_measured(tmp_path: Path) -> 
     ],
 )
 def test_what_is_not_multiplied_is_refused(options: tuple[str, ...], sentence: str, shardwise) -> None:
-    said = shardwise("plan", "--model", "llama-3.1-8b", "--calibrated", *options)
-    assert (said.code, said.out) == (2, "")
-    assert sentence in " ".join(said.err.split())
+    said = shardwise.refused("plan", "--model", "llama-3.1-8b", "--calibrated", *options)
+    assert sentence in " ".join(said.split())

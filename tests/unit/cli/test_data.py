@@ -50,16 +50,14 @@ def test_json_has_the_same_figures_and_what_takes_refused_rows_is_said_below_the
     refused = "9 (22 %) of 40 rows are longer and are refused (over_long: error). 651 holds all, 525 95 % of the rows;"
     assert f"{refused} or set" in words
     assert "next: " not in said.out
-    absent = shardwise("data", "absent.yaml")
-    assert (absent.code, absent.out) == (2, "")
-    assert "absent.yaml" in absent.err
+    assert "absent.yaml" in shardwise.refused("data", "absent.yaml")
 
 
 def test_a_plan_says_what_was_counted_in_its_terminal_its_json_and_its_page(shardwise, asked, tmp_path) -> None:
     path = asked()
     before = shardwise("plan", path)
     assert "`shardwise data` with the same job counts its rows" in " ".join(before.out.split())
-    sampled = json.loads(shardwise("plan", path, "--json").out)
+    sampled = shardwise.json("plan", path)
     assert (flaws(sampled), sampled["data"]["sampled"], sampled["run"]["num_steps"]) == ([], 32, 10)
     shardwise("data", path)
     page = tmp_path / "plan.html"
@@ -68,7 +66,7 @@ def test_a_plan_says_what_was_counted_in_its_terminal_its_json_and_its_page(shar
         assert words in after
         assert words not in before.out
     assert "counts its rows" not in after
-    made = json.loads(shardwise("plan", path, "--json").out)
+    made = shardwise.json("plan", path)
     assert flaws(made) == []
     assert made["data"]["lengths"]["num_rows"] == 40
     source = page.read_text()

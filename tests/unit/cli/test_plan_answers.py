@@ -38,9 +38,7 @@ def test_what_was_solved_for_stands_first_and_the_plan_is_that_of_the_value(shar
 
 @pytest.mark.parametrize("key", ["max_length", "micro_batch_size", "lora.r", "gpus"])
 def test_solved_is_what_the_schema_describes(shardwise, key) -> None:
-    said = shardwise("plan", *LORA, "--solve", key, "--hardware", "1x RTX-4090", "--json")
-    assert said.code == 0
-    plan = json.loads(said.out)
+    plan = shardwise.json("plan", *LORA, "--solve", key, "--hardware", "1x RTX-4090")
     assert flaws(plan) == []
     assert plan["solved"]["value"] in [one["value"] for one in plan["solved"]["tried"] if one["fits"]]
 
@@ -82,17 +80,15 @@ def test_what_only_a_larger_host_would_hold_is_advised_and_obeyed_where_it_is_st
     ],
 )
 def test_a_bad_question_is_bad_input(shardwise, arguments, sentence) -> None:
-    said = shardwise("plan", *LORA, *([] if "--hardware" in arguments else ["--hardware", "1x L4"]), *arguments)
-    assert said.code == 2
-    assert sentence in said.err
+    hardware = [] if "--hardware" in arguments else ["--hardware", "1x L4"]
+    assert sentence in shardwise.refused("plan", *LORA, *hardware, *arguments)
 
 
 def test_any_hardware_is_an_answer_for_each_goal(shardwise, tmp_path) -> None:
     page = tmp_path / "plan.html"
     asked = (*LORA, "--hardware", "any", "--set", "goal=cheapest", "--set", "data.num_rows=1000")
     said = shardwise("plan", *asked, "--html", page)
-    assert said.code == 0
-    assert said.out.startswith("cheapest: ")
+    assert said.code == 0 and said.out.startswith("cheapest: ")
     assert all(f"; {goal}: " in said.out.replace("\n", " ") for goal in ("fastest", "smallest"))
     assert "prices of 20" in said.out
     assert " more are no better in price and time, or hardly; --json lists them" in said.out
@@ -120,8 +116,7 @@ def test_the_table_of_hardware_has_a_row_for_each_and_fewer_columns_on_a_narrow_
     monkeypatch.setenv("COLUMNS", "80")
     said = shardwise("plan", *LORA, "--hardware", "1x RTX-PRO-6000-Blackwell, 8x L40S")
     head = next(line for line in said.out.splitlines() if line.startswith("hardware "))
-    assert "layout" not in head
-    assert "lowest/h" not in head
+    assert "layout" not in head and "lowest/h" not in head
     assert head.endswith("peak memory")
 
 
@@ -137,20 +132,17 @@ def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be
 
 
 def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_here(shardwise, machine, tmp_path) -> None:
-    asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--json")
-    assert len(json.loads(shardwise(*asked).out)["hardware_options"]) > 50
-    here = json.loads(shardwise(*asked, "--set", "data.path=rows.jsonl").out)
-    assert "hardware_options" not in here
-    assert here["hardware"]["name"].startswith("cpu:")
+    asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora")
+    assert len(shardwise.json(*asked)["hardware_options"]) > 50
+    here = shardwise.json(*asked, "--set", "data.path=rows.jsonl")
+    assert "hardware_options" not in here and here["hardware"]["name"].startswith("cpu:")
     machine.append(GPU)
-    here = json.loads(shardwise(*asked).out)
-    assert "hardware_options" not in here
-    assert here["hardware"]["name"] == "1x H100-SXM"
+    here = shardwise.json(*asked)
+    assert "hardware_options" not in here and here["hardware"]["name"] == "1x H100-SXM"
 
 
 def test_training_needs_hardware_that_is_not_open(shardwise, tmp_path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("model: tinyllama-1.1b\ndata: {path: rows.jsonl}\nhardware: any\n")
-    said = shardwise("train", job)
-    assert said.code == 2
-    assert f"{job}:3: hardware is 'any', which leaves it open, which only `plan` answers; leave" in said.err
+    said = shardwise.refused("train", job)
+    assert f"{job}:3: hardware is 'any', which leaves it open, which only `plan` answers; leave" in said

@@ -21,6 +21,7 @@ from shardwise.plan.rates.links import RankGroup, copy_seconds
 from shardwise.plan.time.step import host_seconds
 from shardwise.spec.cluster import Cluster, Node
 from shardwise.spec.layout.axes import Layout
+from tests.refusals import said_by
 from tests.unit.plan.asking import execution, job, shape, work
 
 MESSAGES = {
@@ -152,8 +153,7 @@ def test_gpus_keep_the_peak_that_mfu_is_counted_by() -> None:
     write_rates(_rates(gpu=known.gpu.name, **rates))
     cluster = with_rates(Cluster(node=Node(gpu=known.gpu, num_gpus=2, link=known.link)))
     gpu = cluster.gpu
-    assert gpu.dense_flops == known.gpu.dense_flops
-    assert gpu.product_flops == {"bfloat16": 6.2e14}
+    assert gpu.dense_flops == known.gpu.dense_flops and gpu.product_flops == {"bfloat16": 6.2e14}
     assert copy_seconds(cluster, 4e10) == 1.0
 
 
@@ -186,15 +186,12 @@ def test_a_folder_that_a_probe_cannot_write_into_is_named(monkeypatch: pytest.Mo
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryDirectory", refused)
-    with pytest.raises(InputError) as unwritable:
-        api.probe(processes=1)
+    refusal = said_by(InputError, api.probe, processes=1)
     said = f"{tmp_path} cannot be written: Permission denied; start the probe in another folder"
-    assert str(unwritable.value) == said
+    assert refusal == said
     little = shutil.disk_usage(tmp_path)._replace(free=100 * 2**20)
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: little)
-    with pytest.raises(InputError) as full:
-        api.probe(processes=1)
-    assert str(full.value) == (
+    assert said_by(InputError, api.probe, processes=1) == (
         f"{tmp_path} has 100 MiB of disk free, and a probe writes 64.0 MiB; free some, or start it in another folder"
     )
 

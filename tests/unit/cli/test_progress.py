@@ -71,8 +71,7 @@ def test_the_panel_shows_how_far_it_is_and_how_to_end_at_once_when_it_is_stoppin
     made.print(panel(state))
     state.take(Phase(name="stopping", total_steps=None, detail={"signal": "SIGINT"}))
     made.print(panel(state))
-    assert "no step yet" in file.getvalue()
-    assert "ask again to end at once" in file.getvalue()
+    assert "no step yet" in file.getvalue() and "ask again to end at once" in file.getvalue()
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -61,8 +61,7 @@ def test_every_distinct_rank_has_its_peak_beside_the_forecast(job: Path, shardwi
         assert 0.9 < one["ratio"] < 1.1
         assert one["tensors"][0]["bytes"] >= one["tensors"][-1]["bytes"] > 0
     assert "forward of layer 0" in first["instants"]
-    assert "forward of layer 3" in last["instants"]
-    assert "optimizer step" in last["instants"]
+    assert "forward of layer 3" in last["instants"] and "optimizer step" in last["instants"]
     kinds = [min(one["ranks"]) for one in found["ranks"]]
     assert said.err.splitlines() == [
         f"rehearsing fsdp x pp: rank {rank} ({number} of {len(kinds)} kinds)" for number, rank in enumerate(kinds, 1)
@@ -74,8 +73,7 @@ def test_parts_are_those_of_the_forecast(layout, size, vocabulary, job, shardwis
     """Whole gradients that FSDP has yet to reduce, and that of the head's weight, are gradients."""
     (job.parent / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": vocabulary}))
     options = [f"layout={layout}", f"train.micro_batch_size={size}", "hardware=cpu:2", "data.max_length=16"]
-    said = shardwise("rehearse", job, "--json", *(word for one in options for word in ("--set", one)))
-    found = json.loads(said.out)
+    found = shardwise.json("rehearse", job, *(word for one in options for word in ("--set", one)))
     assert found["reduce_once"] is (layout == "fsdp")
     (rank,) = found["ranks"]
     forecast = rank["forecast"]["parts"]
@@ -88,8 +86,7 @@ def test_what_does_not_fit_is_rehearsed_too_and_exits_1(job: Path, shardwise: Sh
     (job.parent / "config.json").write_text(json.dumps(wide))
     options = ("--set", "hardware=1x RTX-4090", "--set", "data.max_length=8", "--set", "train.offload=none")
     said = shardwise("rehearse", job, *options)
-    assert said.code == 1
-    assert "single does not fit on 1x RTX-4090: rehearsed peak" in said.out
+    assert said.code == 1 and "single does not fit on 1x RTX-4090: rehearsed peak" in said.out
     assert "30000000 x 64" in said.out
 
 
@@ -97,9 +94,7 @@ def test_what_does_not_fit_is_rehearsed_too_and_exits_1(job: Path, shardwise: Sh
     ("asked", "words"), [("layout.tp=4", "key-value heads"), ("train.offload=all", "offload all is not rehearsed")]
 )
 def test_what_a_layout_cannot_cut_or_a_rehearsal_not_do_is_bad_input(asked, words, job, shardwise) -> None:
-    said = shardwise("rehearse", job, "--set", asked)
-    assert (said.code, said.out) == (2, "")
-    assert words in said.err
+    assert words in shardwise.refused("rehearse", job, "--set", asked)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +114,9 @@ def test_what_cannot_be_rehearsed_is_named(family: str, options: Any, sentence: 
 
 
 def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwise) -> None:
-    eager = ("--json", "--set", "train.compile=false")
-    forecast = json.loads(shardwise("plan", job, *eager).out)
-    said = shardwise("plan", job, "--rehearse", *eager)
-    assert said.code == 0
+    eager = ("--set", "train.compile=false")
+    forecast = shardwise.json("plan", job, *eager)
+    said = shardwise("plan", job, "--rehearse", "--json", *eager)
     made = json.loads(said.out)
     before, after = (one["candidates"][one["chosen"]] for one in (forecast, made))
     assert (after["strategy"], after["layout"], after["fits"]) == (before["strategy"], before["layout"], True)
@@ -140,11 +134,9 @@ def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwis
 @pytest.mark.slow
 def test_what_was_chosen_is_rehearsed_and_compiled_blocks_are_said(job: Path, shardwise: Shardwise) -> None:
     """The same micro-batch and recompute before and after; what eager blocks add is taken off."""
-    asked = ("--json", "--set", "train.compile=true", "--set", "layout=ddp", "--set", "data.max_length=128")
-    before, after, alone = (
-        json.loads(shardwise(*command, *asked).out)
-        for command in (("plan", job), ("plan", job, "--rehearse"), ("rehearse", job))
-    )
+    asked = ("--set", "train.compile=true", "--set", "layout=ddp", "--set", "data.max_length=128")
+    commands = (("plan", job), ("plan", job, "--rehearse"), ("rehearse", job))
+    before, after, alone = (shardwise.json(*command, *asked) for command in commands)
     chosen, checked = before["candidates"][0], after["candidates"][0]
     same = [key for key, value in chosen.items() if key not in ("memory", "reasons")]
     assert {key: checked[key] for key in same} == {key: chosen[key] for key in same}
@@ -189,9 +181,8 @@ def test_what_does_not_fit_when_it_is_rehearsed_gives_way_and_where_nothing_does
 
 
 def test_what_is_not_rehearsed_keeps_its_forecast_and_a_failure_is_said(job, shardwise, monkeypatch) -> None:
-    said = shardwise("plan", job, "--rehearse", "--json", "--set", "train.offload=optimizer")
-    chosen = json.loads(said.out)["candidates"][0]
-    assert (said.code, chosen["fits"]) == (0, True)
+    chosen = shardwise.json("plan", job, "--rehearse", "--set", "train.offload=optimizer")["candidates"][0]
+    assert chosen["fits"]
     assert chosen["reasons"][-1].startswith("not rehearsed: offload optimizer is not rehearsed")
 
     def fails(*_: Any, **__: Any) -> None:
@@ -211,9 +202,7 @@ def test_what_is_not_rehearsed_keeps_its_forecast_and_a_failure_is_said(job, sha
     ],
 )
 def test_a_plan_that_is_not_rehearsed_is_refused(options, sentence, job, shardwise) -> None:
-    said = shardwise("plan", job, "--rehearse", *options)
-    assert (said.code, said.out) == (2, "")
-    assert sentence in said.err
+    assert sentence in shardwise.refused("plan", job, "--rehearse", *options)
 
 
 def _processor_seconds() -> float:

@@ -180,8 +180,7 @@ def test_nulls_that_fill_up_a_parquet_file_are_not_in_tools_or_calls_as_is_said_
     template.write_text("{{ tools | tojson }}{% for m in messages %}{{ m | tojson }}{% endfor %}")
     data = {"path": str(tmp_path / "rows.parquet"), "chat_template": str(template), "train_on": "all"}
     found = prepared(tmp_path / "run", model=plain_model, data=data)
-    assert '"city": "Paris", "at"' in told(found)
-    assert "null" not in told(found)
+    assert '"city": "Paris", "at"' in told(found) and "null" not in told(found)
     assert found["train"]["sources"][0]["notes"] == {FILLED: 3}
     assert capsys.readouterr().err.count(FILLED) == 1
 
@@ -211,8 +210,7 @@ def test_maps_of_a_parquet_file_are_objects(tmp_path: Path, plain_model: Path) -
     template.write_text("{% for m in messages %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}")
     data = {"path": str(tmp_path / "rows.parquet"), "chat_template": str(template), "train_on": "all"}
     text = told(prepared(tmp_path / "run", model=plain_model, data=data))
-    assert '"arguments": {"city": "Paris", "n": "3"}' in text
-    assert '"arguments": {}' in text
+    assert '"arguments": {"city": "Paris", "n": "3"}' in text and '"arguments": {}' in text
     twice = pa.array([[("a", "1"), ("a", "2")]], arguments)
     pq.write_table(pa.Table.from_arrays([twice], names=["text"]), tmp_path / "twice.parquet")
     error = refused(tmp_path / "other", model=plain_model, data={"path": str(tmp_path / "twice.parquet")})

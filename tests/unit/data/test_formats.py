@@ -5,6 +5,7 @@ import pytest
 from shardwise.data.read.formats import BY_NAME, FORMATS, Pair, Text, read_row, recognise
 from shardwise.data.read.messages import RowError
 from shardwise.spec.job.data import RowFormat
+from tests.refusals import said_by
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 SYSTEM, ADD = {"role": "system", "content": "be kind"}, {"role": "user", "content": "add\n\n1 1"}
@@ -47,8 +48,7 @@ def test_pairs_text_parts_of_text_and_tools_are_read() -> None:
     row = {"messages": [USER, call, {"role": "assistant", "content": parts}], "tools": [{"name": "f"}]}
     example = read_row(BY_NAME["messages"], row)
     assert example.messages[1] == {"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": {}}]}
-    assert example.messages[2]["content"] == "hello"
-    assert example.tools == [{"name": "f"}]
+    assert example.messages[2]["content"] == "hello" and example.tools == [{"name": "f"}]
     for tools in ('[{"name": "f"}]', [{"name": "f"}]):
         pair = read_row(BY_NAME["prompt_completion"], {"prompt": [USER], "completion": [ASSISTANT], "tools": tools})
         assert pair.tools == [{"name": "f"}]
@@ -83,13 +83,10 @@ def test_unknown_columns_are_named_with_all_that_would_be_read() -> None:
     with pytest.raises(RowError, match=said):
         recognise(["text"], wanted="question_answer")
     for columns, example in ((["q", "a", "id"], "{prompt: q, completion: a}"), (["id", "body"], "{text: body}")):
-        with pytest.raises(RowError) as caught:
-            recognise(columns)
-        assert str(caught.value).endswith(f"Say in data.columns what its columns are, as {example}")
-    with pytest.raises(RowError) as caught:
-        recognise(["q", "a", "id"], renames={"prompt": "q", "completion": "b"})
-    assert str(caught.value).startswith("has the columns q, a, id; expected messages; or ")
-    assert str(caught.value).endswith(". data.columns names b, which it does not have")
+        assert said_by(RowError, recognise, columns).endswith(f"Say in data.columns what its columns are, as {example}")
+    refusal = said_by(RowError, recognise, ["q", "a", "id"], renames={"prompt": "q", "completion": "b"})
+    assert refusal.startswith("has the columns q, a, id; expected messages; or ")
+    assert refusal.endswith(". data.columns names b, which it does not have")
     assert recognise(["q", "a"], renames={"prompt": "q", "completion": "a"}).name == "prompt_completion"
 
 

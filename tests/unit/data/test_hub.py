@@ -60,11 +60,9 @@ def test_a_split_becomes_a_parquet_file_in_the_cache_and_is_kept(tmp_path: Path)
     first = json.loads(done.stdout)
     assert first["rows"] == rows[:2]
     again = json.loads(fetch(spec, tmp_path / "hub").stdout)
-    assert again["path"] == first["path"]
-    assert "using the copy fetched before" in again["note"]
+    assert again["path"] == first["path"] and "using the copy fetched before" in again["note"]
     missing = fetch({**spec, "split": "validation"}, tmp_path / "hub")
-    assert missing.returncode == 1
-    assert "cannot be loaded as a hub data set" in missing.stderr
+    assert missing.returncode == 1 and "cannot be loaded as a hub data set" in missing.stderr
     assert "Traceback" not in missing.stderr
 
 

@@ -39,11 +39,7 @@ def names(source: Source, folder: Path) -> list[str]:
 FOLDERS: list[tuple[list[str], dict[str, list[str]]]] = [
     (
         ["test-1.jsonl", "train-1.jsonl", "train-2.jsonl", "validation-1.jsonl"],
-        {
-            "train": ["train-1.jsonl", "train-2.jsonl"],
-            "validation": ["validation-1.jsonl"],
-            "test": ["test-1.jsonl"],
-        },
+        {"train": ["train-1.jsonl", "train-2.jsonl"], "validation": ["validation-1.jsonl"], "test": ["test-1.jsonl"]},
     ),
     (
         ["dev.jsonl", "eval_set.jsonl", "my.training.jsonl"],

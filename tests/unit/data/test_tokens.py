@@ -23,9 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "trimmed bytes": {"pre_tokenizer": BYTES, "post_processor": processors.ByteLevel(trim_offsets=True)},
     "NFC bytes": {"pre_tokenizer": BYTES, "decoder": decoders.ByteLevel(), "normalizer": normalizers.NFC()},
     "normalised bytes": {"pre_tokenizer": BYTES, "normalizer": normalizers.NFKC()},
-    "pieces": {
-        "normalizer": normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
-    },
+    "pieces": {"normalizer": normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])},
     "words without spaces": {
         "pre_tokenizer": pre_tokenizers.Whitespace(),
         "normalizer": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Strip()]),

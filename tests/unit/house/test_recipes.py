@@ -50,7 +50,7 @@ STEPS: dict[str, list[tuple[str, str]]] = {
             '    if name == "lion":\n'
             "        from shardwise.parallel.optimizer.lion import Lion\n\n"
             "        return Lion(groups, **rate, betas=(train.adam_beta1, train.adam_beta2))\n",
-        ),
+        )
     ],
 }
 

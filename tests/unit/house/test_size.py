@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9280,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51435, 34430
+ALL, ALL_TESTS = 51435, 34195
 
 #: Lines of comments and docstrings longer than `COLUMNS`, of the package and of the tests.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 6, 0
@@ -80,8 +80,7 @@ def num_long(folder: Path) -> int:
 
 
 def test_no_more_comments_and_docstrings_are_too_long() -> None:
-    assert num_long(SOURCE) <= LONG
-    assert num_long(TESTS) <= LONG_OF_TESTS
+    assert num_long(SOURCE) <= LONG and num_long(TESTS) <= LONG_OF_TESTS
 
 
 def test_no_two_public_classes_have_one_name() -> None:

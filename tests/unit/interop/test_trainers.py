@@ -132,8 +132,7 @@ def test_the_trl_script_says_the_job(make) -> None:
     settings = keywords_of(script, "SFTConfig")
     schedule = {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.1, "num_train_epochs": 2}
     assert (schedule | {"train_sampling_strategy": "sequential", "bf16": True}).items() <= settings.items()
-    assert "max_steps" not in settings
-    assert settings["model_init_kwargs"]["dtype"] == "float32"
+    assert "max_steps" not in settings and settings["model_init_kwargs"]["dtype"] == "float32"
     assert keywords_of(script, "LoraConfig")["r"] == 8
     assert "load_dataset('json', data_files='rows.jsonl', split=\"train\").rename_columns({'q'" in script
     assert set(made.files) == {"sft.py", "accelerate.yaml"}

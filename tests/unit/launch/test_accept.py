@@ -55,15 +55,13 @@ def test_memory_is_what_is_free_on_the_gpus_that_are_taken(machine) -> None:
     assert training_cluster(request(hardware="1x H100-SXM"), place=None).notes == ()
     for asked in (request(hardware="2x H100-SXM"), request()):
         cluster = training_cluster(asked, place=None)
-        assert cluster.gpu.usable_bytes == 20 * 10**9
-        assert cluster.notes[0].startswith("GPU 1: 55.")
+        assert cluster.gpu.usable_bytes == 20 * 10**9 and cluster.notes[0].startswith("GPU 1: 55.")
 
 
 def test_a_gpu_of_an_unknown_name_is_taken_for_what_the_job_names_if_it_has_the_memory(machine) -> None:
     machine += [replace(GPU, name="NVIDIA H100-X", memory_bytes=81000 * 1024**2)]
     cluster = training_cluster(request(hardware="1x H100-SXM"), place=None)
-    assert cluster.name == "1x H100-SXM"
-    assert cluster.gpu.memory_bytes == 81000 * 1024**2
+    assert cluster.name == "1x H100-SXM" and cluster.gpu.memory_bytes == 81000 * 1024**2
     assert cluster.notes == (
         "hardware names H100-SXM, and the driver calls this GPU H100-X, which is not in the catalogue; it is taken for "
         "one by its 79.1 GiB, and times are those of H100-SXM",

@@ -1,7 +1,12 @@
-"""A run directory: the job that it is of, the number of processes, and who else is in it."""
+"""A run directory: its job, its processes, who else is in it, and whether its result is whole."""
 
+import hashlib
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,15 +14,17 @@ import pytest
 from shardwise import api
 from shardwise.api import plan
 from shardwise.api.runs.opening import replanned
-from shardwise.errors import RunDirectoryError
+from shardwise.errors import DamagedResultError, RunDirectoryError
 from shardwise.launch.lock import locked
-from shardwise.launch.run_folder import check_same_job, held_to, is_finished, known_data, write_start
+from shardwise.launch.run_folder import check_same_job, has_result, held_to, is_finished, known_data, write_start
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.request import read_request
+from shardwise.spec.result import HASHED_BYTES, result_fault
 from shardwise.spec.run import RunDirectory, append_line, read_json, write_json
 from shardwise.train.saving.identity import identity_of
+from tests.refusals import said_by
 
 
 def job(**keys: Any) -> Job:
@@ -27,10 +34,9 @@ def job(**keys: Any) -> Job:
 def test_another_job_is_refused_with_the_first_difference_and_the_way_out(run: RunDirectory) -> None:
     write_json(run.resolved, job(train={"learning_rate": 1e-4, "seed": 1}).to_json())
     append_line(run.metrics, {"step": 1, "loss": 2.0})
-    with pytest.raises(RunDirectoryError) as caught:
-        check_same_job(run, job(train={"learning_rate": 2e-4, "seed": 2}))
-    assert "train.learning_rate = 0.0001, and this job has 0.0002" in str(caught.value)
-    assert "set another output_dir" in str(caught.value)
+    said = said_by(RunDirectoryError, check_same_job, run, job(train={"learning_rate": 2e-4, "seed": 2}))
+    assert "train.learning_rate = 0.0001, and this job has 0.0002" in said
+    assert "set another output_dir" in said
 
 
 @pytest.mark.parametrize(
@@ -152,11 +158,102 @@ def test_another_number_of_processes_is_said_or_refused_and_the_same_is_not(run,
         f"({layout.strategy}, {layout.written}) and goes on from checkpoint-7 with the same global batch and the same "
         "samples"
     )
-    with pytest.raises(RunDirectoryError) as caught:
-        replanned(run, now, allowed=False)
-    assert str(caught.value) == (
+    assert said_by(RunDirectoryError, replanned, run, now, allowed=False) == (
         f"the run in {run.root} was planned for cpu:4 and comes back with cpu:2, and --no-replan is set; start it with "
         "cpu:4 again, or leave --no-replan out to plan it again"
     )
     append_line(run.starts, {**BEFORE, "hardware": "cpu:2", "world_size": 2})
     assert replanned(run, now, allowed=False) is None
+
+
+JOB = job_from_data({"model": "m"})
+CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safetensors": None}
+
+
+@pytest.fixture
+def finished(run: RunDirectory) -> RunDirectory:
+    """A finished run; one file is too large to be hashed where nothing has changed it since."""
+    run.final.mkdir()
+    files: dict[str, object] = {}
+    for name, content in CONTENT.items():
+        path = run.final / name
+        path.write_bytes(content or b"")
+        if content is None:
+            os.truncate(path, HASHED_BYTES + 1)
+        digest = hashlib.sha256(content).hexdigest() if content else "not looked at"
+        files[name] = {"size": path.stat().st_size, "sha256": digest}
+    write_json(run.final / "manifest.json", {"files": files})
+    write_json(run.outcome, {"outcome": "finished", "step": 3})
+    write_json(run.resolved, JOB.to_json())
+    return run
+
+
+def test_a_whole_result_is_one(finished: RunDirectory) -> None:
+    assert has_result(finished, JOB)
+    finished.outcome.unlink()
+    assert not has_result(finished, JOB)
+
+
+def test_a_finished_run_goes_on_where_the_job_asks_for_another_length(finished: RunDirectory) -> None:
+    longer = job_from_data({"model": "m", "train": {"max_steps": 6}})
+    with pytest.raises(RunDirectoryError, match=r"without a checkpoint.* where train\.save_steps is set"):
+        has_result(finished, longer)
+    finished.checkpoint(3).mkdir()
+    with pytest.raises(RunDirectoryError, match=r"no manifest, which is written last: checkpoint-3\. They are unf"):
+        has_result(finished, longer)
+    write_json(finished.checkpoint(3) / "manifest.json", {})
+    check_same_job(finished, longer)
+    assert not has_result(finished, longer)
+
+
+@pytest.mark.parametrize("state", ["finished", "stopped"])
+def test_fewer_steps_than_were_trained_are_refused_before_anything_is_touched(finished: RunDirectory, state) -> None:
+    """By steps, by epochs of two steps each, and of a stopped run by what it saved."""
+    write_json(finished.outcome, {"outcome": state, "step": 3})
+    write_json(finished.checkpoint(3) / "manifest.json", {})
+    append_line(finished.metrics, {"step": 3, "epoch": 1.5})
+    for length, asked in (({"max_steps": 2}, 2), ({"num_train_epochs": 1}, 2), ({"num_train_epochs": 0.2}, 1)):
+        with pytest.raises(RunDirectoryError, match=f"has trained 3 steps, and this job asks for {asked}; raise train"):
+            check_same_job(finished, job_from_data({"model": "m", "train": length}))
+    for length in ({"max_steps": 3}, {"num_train_epochs": 1.5}, {"num_train_epochs": 2}):
+        check_same_job(finished, job_from_data({"model": "m", "train": length}))
+
+
+def _flip(path: Path, *, keeps_time: bool = False) -> None:
+    """Changes one byte of a file, and keeps its size; `keeps_time` as copies do."""
+    before = path.stat()
+    time.sleep(0.02)  # a tick of the file system's clock
+    with path.open("r+b") as file:
+        file.seek(12345)
+        file.write(b"!")
+    if keeps_time:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+DAMAGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda final: (final / "model.safetensors").unlink(), "model.safetensors is missing"),
+    (lambda final: os.truncate(final / "model.safetensors", 3), "model.safetensors has 3 bytes, and 7 were written"),
+    (lambda final: (final / "model.safetensors").write_bytes(b"wEights"), "model.safetensors is not what was written"),
+    (lambda final: _flip(final / "large.safetensors"), "large.safetensors is not what was written"),
+    (lambda final: _flip(final / "large.safetensors", keeps_time=True), "large.safetensors is not what was written"),
+    (lambda final: (final / "manifest.json").write_text("{"), "manifest.json is missing or damaged"),
+    (lambda final: (final / "manifest.json").write_text('{"files": {"config.json": 2}}'), "config.json has 2 bytes"),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES)
+def test_a_damaged_result_is_named(finished: RunDirectory, damage: Callable[[Path], object], words: str) -> None:
+    damage(finished.final)
+    with pytest.raises(DamagedResultError, match="its result is damaged") as caught:
+        has_result(finished, JOB)
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+def test_the_way_out_names_the_newest_checkpoint(finished: RunDirectory) -> None:
+    for step in (2, 4):
+        write_json(finished.checkpoint(step) / "manifest.json", {})
+    (finished.final / "config.json").unlink()
+    with pytest.raises(DamagedResultError, match=r"goes on from checkpoint-4 and writes it again"):
+        has_result(finished, JOB)
+    assert result_fault(finished.final) == "config.json is missing"

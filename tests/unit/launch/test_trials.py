@@ -106,8 +106,7 @@ def test_a_trial_sets_its_hardware_layout_and_folder(label: str, hardware: str) 
     cluster = parse_hardware(hardware)
     (trial,), _ = find_trials([label], cluster=cluster, method="full")
     job = read_request(None, overrides=["model=m", *trial.overrides(cluster, output_dir="runs/it's: here")]).job
-    assert job.layout != "auto"
-    assert job.layout.to_layout() == trial.layout
+    assert job.layout != "auto" and job.layout.to_layout() == trial.layout
     assert parse_hardware(job.hardware).num_gpus == trial.layout.world_size
     assert job.output_dir == "runs/it's: here"
 

@@ -216,8 +216,7 @@ def test_a_compiled_block_computes_the_same_with_fewer_products() -> None:
     ours, copies, found = compiled_products(model)
     assert copies == [0, 0]
     assert len(ours) == len(theirs) == 2, "forward and backward"
-    assert ours[0] == theirs[0] - 3
-    assert ours[1] < theirs[1]
+    assert ours[0] == theirs[0] - 3 and ours[1] < theirs[1]
     for name, tensor in expected.items():
         assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
 

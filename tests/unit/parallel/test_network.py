@@ -26,9 +26,7 @@ def test_the_interface_is_that_of_the_route_to_the_master_the_only_one_or_asked_
     assert interface_of("fe80::1", interfaces=TWO, master="n0") == "eth0"
     assert interface_of(None, interfaces=ONE, master="n0") == "eth0"
     assert interface_of(None, interfaces={"lo": ("127.0.0.1",)}, master="n0") is None
-    with pytest.raises(InputError) as caught:
-        interface_of(None, interfaces=TWO, master="n0")
-    assert str(caught.value) == (
+    assert said_by(InputError, interface_of, None, interfaces=TWO, master="n0") == (
         f"MASTER_ADDR is n0, and it cannot be told which interface of {socket.gethostname()} leads to the other "
         "machines; set GLOO_SOCKET_IFNAME to one of eth0, ib0"
     )
@@ -71,11 +69,10 @@ CASES = [(0, 2, "the other rank", HERE), (0, 4, "the other 3 ranks", socket.geth
 def test_a_rank_says_within_seconds_for_whom_it_waits(rank, size, whom, host, left_over, monkeypatch, capfd) -> None:
     for name, value in (("RANK", str(rank)), ("WORLD_SIZE", str(size)), ("MASTER_ADDR", host)):
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError) as caught:
-        join_world(Layout(dp_shard=size))
+    said = said_by(InputError, join_world, Layout(dp_shard=size))
     waits = f"rank {rank} of {size} on {socket.gethostname()} waits for {whom} at {host}:{left_over}"
     assert f"{waits}; {REMEDY}\n" in capfd.readouterr().err
-    assert str(caught.value) == f"{waits}, which nobody answered in 1 s; {REMEDY}"
+    assert said == f"{waits}, which nobody answered in 1 s; {REMEDY}"
 
 
 def test_variables_that_do_not_say_where_ranks_meet_and_a_held_port_are_named(left_over, monkeypatch) -> None:
@@ -87,9 +84,7 @@ def test_variables_that_do_not_say_where_ranks_meet_and_a_held_port_are_named(le
     )
     monkeypatch.delenv("MASTER_ADDR")
     monkeypatch.delenv("RANK")
-    with pytest.raises(InputError) as caught:
-        join_world(Layout(dp_shard=2))
-    assert str(caught.value) == (
+    assert said_by(InputError, join_world, Layout(dp_shard=2)) == (
         "WORLD_SIZE is 2, and RANK and MASTER_ADDR are not set; start them together, by torchrun or srun; if "
         "WORLD_SIZE and LOCAL_RANK are left over from another start, put `env -u WORLD_SIZE -u "
         "LOCAL_RANK -u MASTER_PORT` before the command"
@@ -101,9 +96,7 @@ def test_variables_that_do_not_say_where_ranks_meet_and_a_held_port_are_named(le
 def test_an_interface_that_is_not_there_is_named_with_its_variable_before_anyone_waits(left_over, monkeypatch) -> None:
     here = ", ".join(network._interfaces())
     monkeypatch.setenv(VARIABLE, "eth9")
-    with pytest.raises(InputError) as caught:
-        join_world(Layout(dp_shard=2))
-    assert str(caught.value) == (
+    assert said_by(InputError, join_world, Layout(dp_shard=2)) == (
         f"GLOO_SOCKET_IFNAME is eth9, and {socket.gethostname()} has {here}; set it to one of these, or unset it "
         "(env -u GLOO_SOCKET_IFNAME)"
     )

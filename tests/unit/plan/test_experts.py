@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
 from shardwise.plan.run_forecast import memory_of
+from tests.refusals import said_by
 from tests.unit.catalog.small import their_config
 from tests.unit.plan.asking import find_model, job, memory, plan, shape, take_inventory
 from tests.unit.plan.test_against_torch import EXPERTS, RANK, SPARSE, Trainer, asked, config_of
@@ -85,9 +86,8 @@ def targets(*names):
     ],
 )
 def test_what_peft_does_not_do_with_experts_is_refused_in_a_sentence(kind, lora, says):
-    with pytest.raises(UnsupportedError) as refused:
-        take_inventory(job(method="lora", lora=lora), find_model(kind, offline=True))
-    assert says in str(refused.value)
+    said = said_by(UnsupportedError, take_inventory, job(method="lora", lora=lora), find_model(kind, offline=True))
+    assert says in said
 
 
 WIDE = {"hidden_size": 256, "head_dim": 64, "num_experts": 8, "num_local_experts": 8, "moe_intermediate_size": 512}

@@ -147,15 +147,13 @@ def test_several_machines_or_offload_are_offered_only_where_one_is_too_small() -
     assert not any(" x " in option.hardware for option in found.options if "B200" in option.hardware)
     assert not any(option.fits for option in found.options if "4090" in option.hardware)
     made = offered("llama-3.1-8b", sizes_of("L4", "H100-SXM"), goal="fewest-gpus")
-    assert made.best.execution.offload == "none"
-    assert made.job["train"]["offload"] == "auto"
+    assert made.best.execution.offload == "none" and made.job["train"]["offload"] == "auto"
 
 
 def test_where_nothing_fits_the_plan_says_what_the_largest_lacks():
     made = offered("llama-3.1-405b", sizes_of("T4", "L4", most=4))
     found = offers(made)
-    assert made.best is None
-    assert made.hardware["name"] == "4x L4"
+    assert made.best is None and made.hardware["name"] == "4x L4"
     assert {option.fits for option in found.options} == {False}
     assert found.options[-1].reason == "the job does not fit in the 22.0 GiB that each GPU has"
     assert found.options[0].reason == "the job does not fit in the 14.6 GiB that the GPU has"
@@ -245,8 +243,7 @@ def test_what_is_known_of_a_price_is_said_and_costs_begin_at_it() -> None:
     best = best_of("4x RTX-4070-Ti", "cheapest")
     said = "only a lowest offer is known for the RTX-4070-Ti, $0.090 an hour, which costs begin at"
     said += "; cheapest takes the fewest GPU hours"
-    assert said in best.reasons
-    assert best.cost.at_least
+    assert said in best.reasons and best.cost.at_least
     assert best.cost.usd_per_hour == pytest.approx(0.09 * best.execution.layout.world_size)
     assert cost_text(best.cost) == f"from ${best.cost.usd_per_hour:.{3 if best.cost.usd_per_hour < 0.1 else 2}f}/h"
 

@@ -154,8 +154,7 @@ def test_a_group_talks_inside_a_node_only_where_all_like_it_lie_inside_one(hardw
     found, size = group_of(cluster, layout, axis), getattr(layout, axis)
     least = together(cluster.num_gpus, node, layout, axis)
     if least == size:
-        assert found.link == cluster.node.link
-        assert found.hop is None
+        assert found.link == cluster.node.link and found.hop is None
     else:
         assert found.hop is not None, "some of them cross between nodes"
         ports = 1 if cluster.network.shared else least

@@ -126,8 +126,7 @@ def test_a_question_without_an_answer_is_refused_with_a_sentence(key: str, keys:
 
 
 @pytest.mark.parametrize(
-    ("key", "keys"),
-    [("max_length", {}), ("micro_batch_size", {}), ("lora.r", LORA), ("gpus", {"layout": "hsdp"})],
+    ("key", "keys"), [("max_length", {}), ("micro_batch_size", {}), ("lora.r", LORA), ("gpus", {"layout": "hsdp"})]
 )
 def test_what_was_solved_survives_json(key: str, keys: dict[str, Any]):
     found = solved(key, hardware="2x L4", **keys)

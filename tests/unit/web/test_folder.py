@@ -46,9 +46,8 @@ def asked(page: str, **query: str) -> str:
 
 def test_a_folder_with_something_else_is_left_as_it_is(shardwise: Shardwise, tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("mine")
-    said = shardwise("serve", "--export", tmp_path)
-    assert said.code == 2
-    assert "exists and is no folder that `shardwise serve --export` made; name another" in said.err
+    said = shardwise.refused("serve", "--export", tmp_path)
+    assert "exists and is no folder that `shardwise serve --export` made; name another" in said
     assert [file.name for file in tmp_path.iterdir()] == ["own.txt"]
 
 
@@ -56,13 +55,12 @@ def test_what_is_missing_is_said_and_nothing_is_written(shardwise, tmp_path, mon
     target, tools = tmp_path / "planner", tmp_path / "tools"
     tools.mkdir()
     monkeypatch.setenv("PATH", str(tools))
-    said = shardwise("serve", "--export", target)
-    assert (said.code, "npm is not installed; `shardwise serve --export` needs Node.js" in said.err) == (2, True)
+    missing = "npm is not installed; `shardwise serve --export` needs Node.js"
+    assert missing in shardwise.refused("serve", "--export", target)
     (tools / "npm").write_text("#!/bin/sh\necho no route to the registry >&2\nexit 1\n")
     (tools / "npm").chmod(0o755)
-    said = shardwise("serve", "--export", target)
-    assert said.code == 2
-    assert re.search(r"pyodide@\S+ could not be made ready: no route to the registry; is there a network", said.err)
+    said = shardwise.refused("serve", "--export", target)
+    assert re.search(r"pyodide@\S+ could not be made ready: no route to the registry; is there a network", said)
     assert not target.exists()
 
 

@@ -15,8 +15,7 @@ ALL = {(layer, row) for layer in range(len(toy.LAYERS)) for row in range(toy.ROW
 @pytest.mark.parametrize("name", ["mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2"])
 def test_frames_cover_the_step_and_follow_its_spans(name: str) -> None:
     frames, drawn = toy.frames(name), toy.timeline_of(name)
-    assert frames[0].start == 0
-    assert frames[-1].end == drawn.seconds
+    assert frames[0].start == 0 and frames[-1].end == drawn.seconds
     assert all(one.end == other.start for one, other in itertools.pairwise(frames))
     for rank in range(toy.GPUS):
         lane = next(lane for lane in drawn.lanes if rank in lane.ranks)
@@ -65,8 +64,7 @@ def test_one_gpu_computes_at_a_time_under_mp_and_several_under_pp() -> None:
         working = ("forward", "backward", "loss")
         return max(sum(seat.kind in working for seat in frame.seats) for frame in toy.frames(name))
 
-    assert at_once("mp") == 1
-    assert at_once("pp") == toy.GPUS
+    assert at_once("mp") == 1 and at_once("pp") == toy.GPUS
 
 
 @pytest.mark.parametrize("gpus", [2, 5, 8])
