@@ -48,6 +48,7 @@ links.shared_memory_gib 8.0 0.06  starts.good_exits 1.0 0.9  starts.slowest_stop
 """
 JUDGED: dict[str, tuple[object, object]] = {name: both for names, both in ALIKE.items() for name in names.split()}
 JUDGED |= {name: (float(good), float(bad)) for name, good, bad in re.findall(r"(\S+) (\S+) (\S+)", OTHERS)}
+SOME = ("--only", "machine", "resume", "codellama")
 
 
 def test_every_wrong_figure_fails_and_one_as_wanted_passes():
@@ -121,9 +122,6 @@ def test_models_have_the_shapes_of_those_they_stand_for(name):
     made = shape_from_data(models.shape_of(name, "cuda"), file="config.json")
     assert made.num_parameters == known.num_parameters
     assert (made.num_layers, made.hidden_size, made.tied) == (known.num_layers, known.hidden_size, known.tied)
-
-
-SOME = ("--only", "machine", "resume", "codellama")
 
 
 @pytest.mark.timeout(1500)

@@ -13,6 +13,9 @@ from shardwise.plan.memory.zero import Zero
 from shardwise.units import GIB, MIB
 from tests.unit.accuracy.published import LORA, row
 
+TOLD = {"source_id": "torchtune-readme", **LORA}
+ALLOCATED = "allocated_peak (HF Trainer torch.cuda.max_memory_allocated)"
+
 
 def test_a_row_becomes_job_cluster_and_execution():
     case = case_of(row(grad_accum="4"))
@@ -22,9 +25,6 @@ def test_a_row_becomes_job_cluster_and_execution():
     assert (execution.micro_batch_size, execution.loss) == (2, "full")
     assert (execution.precision, execution.gradient_checkpointing) == ("mixed", "full")
     assert case.job.train.global_batch_size == 2 * 4 * 2 and case.job.data.max_length == 1024
-
-
-TOLD = {"source_id": "torchtune-readme", **LORA}
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,6 @@ def test_a_stack_holds_what_its_code_holds():
     tiled = case_of(row(source_id="trl-1m-2026", notes="with MLP tiling; they must lie in host memory (inferred)"))
     assert (tiled.execution.mlp, tiled.execution.gradient_checkpointing) == ("chunked", "offloaded")
     assert tiled.difference.tile == (4096, 32768)
-
-
-ALLOCATED = "allocated_peak (HF Trainer torch.cuda.max_memory_allocated)"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ RATES = Rates(
     disk_bytes_per_second=1e9,
     host_to_device_bytes_per_second=0.0,
 )
+ROWS = list(csv.DictReader((Path(stacks.__file__).parent / "stacks.csv").read_text().splitlines()))
 
 
 @pytest.fixture
@@ -86,9 +87,6 @@ def test_half_the_measured_steps_are_forecast_within_ten_percent_after_a_probe()
     assert by_job.keys() == {job.words for job in JOBS}
     assert median(abs(cell.error) for cells in by_job.values() for cell in cells) < 0.1
     assert max(regret(cells) for cells in by_job.values()) < 0.1
-
-
-ROWS = list(csv.DictReader((Path(stacks.__file__).parent / "stacks.csv").read_text().splitlines()))
 
 
 @pytest.mark.parametrize(("target", "layout"), [(name, way) for name, ways in stacks.LAYOUTS.items() for way in ways])

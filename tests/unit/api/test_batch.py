@@ -28,13 +28,11 @@ if "trial_rows" in data:
 
 FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 OPEN = "train: {global_batch_size: 16, save_steps: 5}"
+TRIED = [(8, 4, [4, 8]), (16, 4, [4, 8, 16]), (6, 4, [4, 8, 6]), (1, 4, [4, 2, 1]), (2, 8, [8, 4, 2, 3])]
 
 
 def measuring(make, peaks: dict[int, int]) -> None:
     make(f"PEAKS = {peaks}\n{MEASURED}{TRAIN}")
-
-
-TRIED = [(8, 4, [4, 8]), (16, 4, [4, 8, 16]), (6, 4, [4, 8, 6]), (1, 4, [4, 2, 1]), (2, 8, [8, 4, 2, 3])]
 
 
 @pytest.mark.parametrize(("most", "first", "tried"), [*TRIED, (0, 2, [2, 1]), (3, 1, [1, 2, 4, 3])])

@@ -124,10 +124,8 @@ ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
     ("llama-3.1-8b", "qlora", "1x RTX-3060", LONG, (_is_floor,)),
     ("llama-3.1-8b", "full", "1x H100-SXM", "", (_says("adamw_8bit", "drawback"),)),
     # Twenty of the same kind.
-    ("qwen3-8b", "lora", "1x RTX-4090", "", (_is("single"),)),
     ("qwen3-8b", "qlora", "1x RTX-4090", "data.max_length=8192 train.global_batch_size=16", (_is("single"),)),
     ("qwen3-8b", "lora", "2x RTX-4090", LONG, (_is("ddp fsdp"),)),
-    ("qwen3-14b", "qlora", "1x RTX-3090", LONG, (_is("single"),)),
     ("qwen2.5-32b", "qlora", "1x RTX-5090", LONG, (_is("single"),)),
     ("mistral-7b", "qlora", "1x T4", "train.global_batch_size=16", (_is("single"), _precision("fp16"))),
     ("llama-3.1-8b", "full", "8x A100-80GB", LONG, (_is("ddp zero1 zero2 fsdp"),)),

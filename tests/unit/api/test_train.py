@@ -28,6 +28,7 @@ from tests.warm.shim import KIND
 
 FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 GPUS = [FoundGpu(index=n, uuid=str(n), name="H100-SXM", memory_bytes=80 * 10**9, driver="1") for n in range(4)]
+REFUSING = "print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)"
 
 
 def test_a_job_becomes_a_run_directory_with_everything_in_it(make, job, capfd) -> None:
@@ -198,9 +199,6 @@ def test_data_that_cannot_be_prepared_are_said_once_and_a_kill_too(make, job, ca
     make("os.kill(os.getpid(), signal.SIGKILL)", name="dying_prepare")
     with pytest.raises(errors.WorkerFailedError, match="data preparation was ended by signal 9"):
         api.train(job(), programs=api.Programs(preparation="dying_prepare", worker="fake_worker"))
-
-
-REFUSING = "print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)"
 
 
 @pytest.mark.parametrize("program", [REFUSING, "os.kill(os.getpid(), signal.SIGKILL)"])

@@ -38,6 +38,11 @@ if rank == 0:
     (run.final / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + weight)
 outcome("finished")
 """
+PLAIN: dict[str, Any] = {"model_type": "llama"}
+SHORT: dict[str, Any] = {"model_type": "llama", "dtype": "bfloat16"}
+DROPS: dict[str, Any] = {"model_type": "gpt2"}
+STEPS, RATE, NORM, TRAINED, TOLERANCE = 20, 1e-3, 0.5, 1_000_000, 1e-5
+RECORDS: list[dict[str, Any]] = [{"learning_rate": RATE, "grad_norm": NORM}] * STEPS
 
 
 @pytest.mark.slow
@@ -126,11 +131,6 @@ def test_a_model_that_no_layout_trains_is_refused_before_any_is_begun(verb, tmp_
     assert not (tmp_path / "run").exists()
 
 
-PLAIN: dict[str, Any] = {"model_type": "llama"}
-SHORT: dict[str, Any] = {"model_type": "llama", "dtype": "bfloat16"}
-DROPS: dict[str, Any] = {"model_type": "gpt2"}
-
-
 @pytest.mark.parametrize(
     ("model", "text", "keys"),
     [
@@ -171,10 +171,6 @@ def test_a_request_that_a_training_was_too_far_on_to_follow_begins_no_other(make
     assert caught.value.exit_code == 128 + signal.SIGTERM
     assert [path.name for path in (tmp_path / "run" / "verify").iterdir()] == ["single-1"]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-STEPS, RATE, NORM, TRAINED, TOLERANCE = 20, 1e-3, 0.5, 1_000_000, 1e-5
-RECORDS: list[dict[str, Any]] = [{"learning_rate": RATE, "grad_norm": NORM}] * STEPS
 
 
 def look(train: TrainSpec | None = None, *, tolerance: float = TOLERANCE) -> Look:

@@ -19,6 +19,11 @@ from tests.unit.catalog.small import LAYERS, SMALL, build, small_config
 
 #: Family -> what else its configurations may say, of 5 blocks.
 VARIANTS = json.loads(Path(__file__).with_name("variants.json").read_text(encoding="utf-8"))
+CASES = [small_config(kind, tie_word_embeddings=tied) for kind in FAMILIES for tied in (False, True)]
+CASES += [small_config(kind, **changes) for kind, variants in VARIANTS.items() for changes in variants]
+#: Bloom's code has no key for these; OPT's projection is wanted where it differs from the width.
+NOT_IN_TRANSFORMERS = {("bloom", "max_position_embeddings"), ("bloom", "hidden_act"), ("mpt", "hidden_act")}
+NOT_IN_TRANSFORMERS |= {("opt", "word_embed_proj_dim")}
 
 
 def blocks_of(model):
@@ -65,10 +70,6 @@ def our_counts(shape):
         for matrix in kind.matrices:
             counts[place(matrix.name)] += kind.num_layers * matrix.num_parameters
     return +counts
-
-
-CASES = [small_config(kind, tie_word_embeddings=tied) for kind in FAMILIES for tied in (False, True)]
-CASES += [small_config(kind, **changes) for kind, variants in VARIANTS.items() for changes in variants]
 
 
 def name_of(config):
@@ -152,11 +153,6 @@ def test_what_drops_out_by_itself_is_known(kind):
     none = {key: 0.0 for key, rate in theirs.items() if "drop" in key and isinstance(rate, float)}
     assert not shape_from_data(small_config(kind, **none), file="-").drops_out
     assert shape_from_data(small_config(kind, attention_dropout=0.2), file="-").drops_out
-
-
-#: Bloom's code has no key for these; OPT's projection is wanted where it differs from the width.
-NOT_IN_TRANSFORMERS = {("bloom", "max_position_embeddings"), ("bloom", "hidden_act"), ("mpt", "hidden_act")}
-NOT_IN_TRANSFORMERS |= {("opt", "word_embed_proj_dim")}
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

@@ -21,6 +21,8 @@ Plain = dict[str, Any]
 THEIR_WORDS = re.compile(
     r"object is not|NoneType|should (have|be)|[Ii]nput |valid (string|integer|number)|takes|argument|out of range|errno"
 )
+#: Other values: of each kind that JSON has, and what Python and pydantic stumble over.
+SPOILERS: list[Any] = [None, "", "x\ud800", "7", -1, 2.5, 10**400, float("inf"), True, [], {}, [[]], {"a": {"b": []}}]
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +115,6 @@ def test_keys_that_a_later_program_added_are_passed_over_where_nothing_obeys_the
     best(plan)["memory"]["swap_bytes"] = 0
     plan["hardware"]["region"] = "north"
     assert plan_from_json(plan).best == plan_from_json(good).best
-
-
-#: Other values: of each kind that JSON has, and what Python and pydantic stumble over.
-SPOILERS: list[Any] = [None, "", "x\ud800", "7", -1, 2.5, 10**400, float("inf"), True, [], {}, [[]], {"a": {"b": []}}]
 
 
 def test_no_spoiled_plan_raises_anything_but_sentences(good) -> None:

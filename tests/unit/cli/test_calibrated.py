@@ -15,6 +15,7 @@ from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.run import RunDirectory, write_json
 
 _H100 = ["hardware=4x H100-SXM", "model=llama-3.1-8b", "method=lora"]
+_HOSTILE = (b"", b"nonsense", b"[1, 2]", b'{"kind": {}, "memory": 1.0}', b"\xff\xfe\x00", b"[" * 100_000, b"9" * 5000)
 
 
 def _like(made: Plan, strategy: str | None = None, **differs: Any) -> RunKind:
@@ -97,9 +98,6 @@ def test_calibrated_without_such_runs_says_so_and_a_ratio_that_rounds_to_nothing
     _noted(_like(before), (0.998, None))
     best = api.plan(overrides=_H100).best
     assert best.reasons[-1].startswith("1 run like this measured 0 % more memory than forecast; ")
-
-
-_HOSTILE = (b"", b"nonsense", b"[1, 2]", b'{"kind": {}, "memory": 1.0}', b"\xff\xfe\x00", b"[" * 100_000, b"9" * 5000)
 
 
 def _line(kind: RunKind, memory: object, seconds: object = None) -> bytes:

@@ -21,6 +21,10 @@ train: {max_steps: 10}
 hardware: 2x L4
 layout: fsdp
 """
+ADAFACTOR = ("train.optimizer=adafactor", "train.offload=optimizer")
+#: Recipes whose models the catalogue has not; measuring their blocks takes half a minute.
+HYBRID = {"hybrid-24gb": ("transformers.models.qwen3_5.configuration_qwen3_5", "Qwen3_5Config")}
+RECIPES = [pytest.param(name, marks=[pytest.mark.rare] * (name in HYBRID)) for name in recipes()]
 
 
 @pytest.fixture
@@ -91,9 +95,6 @@ def test_what_to_run_next_names_files_where_they_were_written(shardwise, job, tm
     assert said.code == 0 and said.out.splitlines()[-1].strip() == line.replace("OUT", str(out))
 
 
-ADAFACTOR = ("train.optimizer=adafactor", "train.offload=optimizer")
-
-
 def test_an_unknown_target_and_a_plan_that_is_not_trained_or_does_not_fit_are_refused(shardwise, job) -> None:
     for to, sets, words in (
         ("ray", (), "--to ray: there is no such target; write one of torchrun, slurm, kubernetes, skypilot, acc"),
@@ -101,11 +102,6 @@ def test_an_unknown_target_and_a_plan_that_is_not_trained_or_does_not_fit_are_re
         ("slurm", ("model=llama-3.1-70b",), "nothing fits, and so there is nothing to export; plan a smaller job"),
     ):
         assert words in shardwise.refused("export", job, "--to", to, *(word for one in sets for word in ("--set", one)))
-
-
-#: Recipes whose models the catalogue has not; measuring their blocks takes half a minute.
-HYBRID = {"hybrid-24gb": ("transformers.models.qwen3_5.configuration_qwen3_5", "Qwen3_5Config")}
-RECIPES = [pytest.param(name, marks=[pytest.mark.rare] * (name in HYBRID)) for name in recipes()]
 
 
 @pytest.mark.parametrize("name", RECIPES)

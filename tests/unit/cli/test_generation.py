@@ -12,6 +12,9 @@ from shardwise.catalog.models import read_model
 from shardwise.spec.plan.generation import cache_elements
 from tests.unit.cli.conftest import Shardwise
 
+SIZES = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}
+WINDOW = 8
+
 
 @pytest.fixture
 def asked(shardwise: Shardwise) -> Callable[..., tuple[int, str]]:
@@ -20,10 +23,6 @@ def asked(shardwise: Shardwise) -> Callable[..., tuple[int, str]]:
         return said.code, said.out + said.err
 
     return run
-
-
-SIZES = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}
-WINDOW = 8
 
 
 @pytest.mark.parametrize("model_type", ["llama", "mistral"])

@@ -14,6 +14,7 @@ from tests.unit.report.test_versus import ran
 COUNTS = {"step": 1, "tokens": 1, "trained_tokens": 1}
 RECORD = {**COUNTS, "epoch": 1.0, "learning_rate": 0.1, "loss": 2.0, "grad_norm": 1.0}
 WEIGHTS = {"relative": 0.0, "first": None}
+EXCUSED = {"name": "model.norm.weight", "relative": 9.3e-5, "absolute": 2e-6}
 
 
 def parity(*, agrees: bool) -> Parity:
@@ -42,9 +43,6 @@ def test_verify_prints_the_table_and_exits_by_the_verdict(agrees, shardwise, mon
     plain = shardwise("verify", "job.yaml", "--json")
     assert plain.code == (0 if agrees else 1), "nobody named it"
     assert json.loads(plain.out)["agrees"] is agrees
-
-
-EXCUSED = {"name": "model.norm.weight", "relative": 9.3e-5, "absolute": 2e-6}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ ANSWER = {"role": "assistant", "content": "sunny"}
 TEXT = '{"city":"Paris",  "days": 2}'
 OBJECT = {"city": "Paris", "days": 2}
 WRITTEN = '{"city": "Paris", "days": 2}'
+CALLED = {"from": "function_call", "value": json.dumps({"name": "f", "arguments": OBJECT})}
 
 
 def calling(arguments: Any, **more: Any) -> dict[str, Any]:
@@ -131,9 +132,6 @@ def test_a_template_that_writes_json_is_kept_and_one_that_refuses_says_so(plain_
     renderer = renderer_of("{{ raise_exception('no calls here') }}", model=plain_model)
     with pytest.raises(RowError, match="the chat template refuses this row: no calls here"):
         renderer.render(read(USER, calling(TEXT)))
-
-
-CALLED = {"from": "function_call", "value": json.dumps({"name": "f", "arguments": OBJECT})}
 
 
 @pytest.mark.parametrize("call", ["function_call", "tool_call"])

@@ -19,6 +19,7 @@ from tests.unit.data.helpers import refused, write_jsonl
 
 GOOD = b'{"question": "q", "answer": "a"}\n'
 CHAT = b'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n'
+SHORT = {"max_length": 2}
 
 
 def _parquet(names: list[str], columns: list[Any]) -> bytes:
@@ -140,9 +141,6 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, plain_model: Path, monkeypa
     places = {"data.path": "job.yaml:4"}
     error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)}, places=places)
     assert str(error) == f"job.yaml:4: data.path: {path}: cannot be read: Permission denied"
-
-
-SHORT = {"max_length": 2}
 
 
 @pytest.mark.parametrize(

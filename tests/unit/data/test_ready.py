@@ -22,6 +22,7 @@ INST = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
     "{% else %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
 )
+TURN = "<|im_start|>user\nriver<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.fixture(scope="session", params=["<s> $A", "<s> $A </s>"])
@@ -34,9 +35,6 @@ def beginning(request, plain_model: Path, tmp_path_factory: pytest.TempPathFacto
     )
     tokenizer.save_pretrained(folder)
     return load_tokenizer(str(folder))
-
-
-TURN = "<|im_start|>user\nriver<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ TORCHTITAN = {
     "compile": "enable",
     **dict.fromkeys(("optimizer", "lr_scheduler", "activation_checkpoint", "model_spec", "hf_assets_path"), ""),
 }
+HOST = {"device": "cpu", "pin_memory": True}
+BUCKET = {"reduce_bucket_size": 25_000_000}
+STAGE_3 = {"stage": 3, **BUCKET, "stage3_max_reuse_distance": 0, "stage3_gather_16bit_weights_on_model_save": True}
 
 
 def test_accelerate_reads_every_key_and_no_word_as_false(make) -> None:
@@ -67,11 +70,6 @@ def test_what_other_trainers_do_otherwise_is_said(make) -> None:
     assert "norms and biases as a group of their own with weight_decay 0" in said
     assert "the script calls module.compile() on each" in said
     assert "the script says schedule: linear with 0 steps of warmup" in said
-
-
-HOST = {"device": "cpu", "pin_memory": True}
-BUCKET = {"reduce_bucket_size": 25_000_000}
-STAGE_3 = {"stage": 3, **BUCKET, "stage3_max_reuse_distance": 0, "stage3_gather_16bit_weights_on_model_save": True}
 
 
 @pytest.mark.parametrize(

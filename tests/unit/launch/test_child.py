@@ -29,6 +29,7 @@ except ShardwiseError as error:
     print(error)
     sys.exit(error.exit_code)
 """
+CONFIG = {"model_type": "stranger"}
 
 
 @pytest.mark.parametrize(("number", "code"), first(1, [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ci=1))
@@ -64,9 +65,6 @@ def test_a_quiet_preparation_speaks_where_it_fails(run, worker, capfd, status, s
     with pytest.raises(ReportedError) if status else nullcontext():
         prepare_data(run, module=module, quiet=True)
     assert capfd.readouterr().err == said
-
-
-CONFIG = {"model_type": "stranger"}
 
 
 @pytest.fixture

@@ -26,6 +26,10 @@ from shardwise.spec.run import RunDirectory, append_line, read_json, write_json
 from shardwise.train.saving.identity import identity_of
 from tests.refusals import said_by
 
+BEFORE = {"first_step": 1, "hardware": "cpu:4", "world_size": 4}
+JOB = job_from_data({"model": "m"})
+CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safetensors": None}
+
 
 def job(**keys: Any) -> Job:
     return job_from_data({"model": "m", "data": {"path": "d.jsonl"}, **keys})
@@ -139,9 +143,6 @@ def test_a_folder_is_one_runs_at_a_time_and_no_file(run: RunDirectory) -> None:
         pass
 
 
-BEFORE = {"first_step": 1, "hardware": "cpu:4", "world_size": 4}
-
-
 @pytest.fixture
 def now():
     """The plan for two processes."""
@@ -164,10 +165,6 @@ def test_another_number_of_processes_is_said_or_refused_and_the_same_is_not(run,
     )
     append_line(run.starts, {**BEFORE, "hardware": "cpu:2", "world_size": 2})
     assert replanned(run, now, allowed=False) is None
-
-
-JOB = job_from_data({"model": "m"})
-CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safetensors": None}
 
 
 @pytest.fixture

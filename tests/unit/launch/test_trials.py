@@ -15,15 +15,14 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.request import read_request
 from shardwise.spec.run import RunDirectory, write_text
 
+WAYS = ("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp", "gpipe", "interleaved", "zero_bubble")
+PRODUCTS = ["ddp+pp-4", "fsdp+pp-4", "fsdp+mp-4", "fsdp+tp-4", "tp+pp-4", "fsdp+cp-4"]
+LARGE = ("hsdp+tp-8", "fsdp+tp+pp-8")
+
 
 def found(names: str | None, hardware: str) -> tuple[list[str], dict[str, str]]:
     trials, unable = find_trials(names.split(",") if names else None, cluster=parse_hardware(hardware), method="lora")
     return [trial.label for trial in trials], {one.layout: one.reason for one in unable}
-
-
-WAYS = ("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp", "gpipe", "interleaved", "zero_bubble")
-PRODUCTS = ["ddp+pp-4", "fsdp+pp-4", "fsdp+mp-4", "fsdp+tp-4", "tp+pp-4", "fsdp+cp-4"]
-LARGE = ("hsdp+tp-8", "fsdp+tp+pp-8")
 
 
 def test_processors_hold_every_layout_on_as_few_processes_as_it_needs_and_gpus_what_there_are_gpus_for() -> None:

@@ -21,6 +21,9 @@ CONFIGS = [
     (transformers.GPT2Config(**GPT2), True),
     (transformers.Gemma2Config(**SMALL, num_key_value_heads=2, head_dim=8, final_logit_softcapping=30.0), False),
 ]
+WORDS = {"rows": "colwise", "columns": "rowwise"}
+#: Experts: of these the plans of expert and of tensor parallelism are followed.
+STACKS = [f"{module}.experts.down_proj" for module in ("mlp", "feed_forward", "block_sparse_moe")]
 
 
 @pytest.mark.parametrize(("config", "plain"), CONFIGS)
@@ -41,11 +44,6 @@ def test_what_cannot_be_built_or_sliced_is_refused_in_a_sentence() -> None:
         build_on_meta(transformers.LlamaConfig(**SMALL), attn_implementation="flash_attention_2")
     with pytest.raises(UnsupportedError, match="gpt2 has no tensor parallel plan of its blocks in transformers"):
         tensor_plan(transformers.GPT2Config())
-
-
-WORDS = {"rows": "colwise", "columns": "rowwise"}
-#: Experts: of these the plans of expert and of tensor parallelism are followed.
-STACKS = [f"{module}.experts.down_proj" for module in ("mlp", "feed_forward", "block_sparse_moe")]
 
 
 def config_of(family: str) -> Any:

@@ -20,6 +20,7 @@ from shardwise.train.step import _places
 from tests.unit.plan.asking import execution, job, shape, work
 
 REAL = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+LENGTH = 256
 
 
 def mixture():
@@ -61,9 +62,6 @@ def test_rows_with_hardly_any_padding_and_rows_of_nothing_else_are_left_as_they_
     assert places((torch.arange(100) < 97).view(2, 50)) is None
     assert places(torch.zeros(2, 3).bool()) is None
     assert places(torch.tensor([[True, False]])).tolist() == [0]
-
-
-LENGTH = 256
 
 
 def _packing(draw: random.Random) -> torch.Tensor:

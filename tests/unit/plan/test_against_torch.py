@@ -46,6 +46,9 @@ SMALL = {
     "vocab_size": 97,
     "max_position_embeddings": 128,
 }
+#: Copies of the two ends, one or both, beside adapters: what passes is theirs then.
+SAVED = [["lm_head", "embed_tokens"], ["lm_head"], ["embed_tokens"]]
+SPARSE = [kind for kind, family in FAMILIES.items() if family.experts is not None]
 
 
 @pytest.fixture(autouse=True)
@@ -222,10 +225,6 @@ def test_accumulation_and_chunks_are_in_the_peak(chunk, micro_batches, precision
     keys = {"micro_batch_size": 12, "gradient_accumulation_steps": micro_batches, "precision": precision}
     forecast = memory(asked("full", data={"max_length": 128}), shape(config), hardware="cpu:1", **keys)
     assert forecast.peak_bytes == pytest.approx(measured, rel=0.05)
-
-
-#: Copies of the two ends, one or both, beside adapters: what passes is theirs then.
-SAVED = [["lm_head", "embed_tokens"], ["lm_head"], ["embed_tokens"]]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -421,9 +420,6 @@ def test_adapters_are_those_that_peft_hangs_on_all_linear_layers(kind, changes):
     model = build(config, precision="fp32", method="lora", attention="eager")
     theirs = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert take_inventory(asked("lora"), shape(config)).trained_elements == theirs
-
-
-SPARSE = [kind for kind, family in FAMILIES.items() if family.experts is not None]
 
 
 @contextmanager

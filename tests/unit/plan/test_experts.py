@@ -26,6 +26,7 @@ TARGETS = [
     ["gate", "o_proj"],
     ["shared_expert_gate", "o_proj"],
 ]
+WIDE = {"hidden_size": 256, "head_dim": 64, "num_experts": 8, "num_local_experts": 8, "moe_intermediate_size": 512}
 
 
 def theirs(config, named):
@@ -88,9 +89,6 @@ def targets(*names):
 def test_what_peft_does_not_do_with_experts_is_refused_in_a_sentence(kind, lora, says):
     said = said_by(UnsupportedError, take_inventory, job(method="lora", lora=lora), find_model(kind, offline=True))
     assert says in said
-
-
-WIDE = {"hidden_size": 256, "head_dim": 64, "num_experts": 8, "num_local_experts": 8, "moe_intermediate_size": 512}
 
 
 @pytest.mark.filterwarnings("ignore")  # the profiler warns of blocks older than itself

@@ -21,6 +21,7 @@ from tests.unit.plan.asking import find_model, job, plan
 SMALL = "qwen2.5-0.5b"
 #: Fast and slow, with and without a typical price, on every kind of link, of one to eight.
 NAMES = ("T4", "RTX-4090", "RTX-4070-Ti", "H100-SXM", "A100-PCIe-80GB", "GH200")
+JOBS = [{"method": "lora"}, {"method": "full", "train": {"global_batch_size": 64}}, {"data": {"max_length": 8192}}]
 
 
 def sizes_of(*names: str, most: int = 8) -> list[list[Cluster]]:
@@ -43,9 +44,6 @@ def offers(made: Plan) -> Offers:
 
 def dollars(option: Offer) -> float:
     return option.typical_usd_per_million_tokens or float("inf")
-
-
-JOBS = [{"method": "lora"}, {"method": "full", "train": {"global_batch_size": 64}}, {"data": {"max_length": 8192}}]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +153,6 @@ def test_where_nothing_fits_the_plan_says_what_the_largest_lacks():
     found = offers(made)
     assert made.best is None and made.hardware["name"] == "4x L4"
     assert {option.fits for option in found.options} == {False}
-    assert found.options[-1].reason == "the job does not fit in the 22.0 GiB that each GPU has"
-    assert found.options[0].reason == "the job does not fit in the 14.6 GiB that the GPU has"
     assert found.sentence == "the job fits on nothing that was compared"
     assert found.notes() == [
         "1x T4: the job does not fit in the 14.6 GiB that the GPU has",

@@ -12,6 +12,8 @@ from tests.unit.configs import config
 from tests.unit.plan.asking import Layout, execution, find_model, held, job, memory, parse_hardware, shape, work
 
 GIB = 2**30
+ASKED = job(data={"max_length": 64})
+PIPELINE = Layout(dp_shard=2, pp=2, schedule="1f1b")
 
 
 def states(model, layout=None, **keys):
@@ -110,10 +112,6 @@ def test_stages_that_scale_keep_both_and_dropout_keeps_masks() -> None:
     masks = 2 * 768 * 512 * 12
     on, without = (memory(one, model).peak_bytes for one in (asked, off))
     assert on - without == masks, "a byte for each"
-
-
-ASKED = job(data={"max_length": 64})
-PIPELINE = Layout(dp_shard=2, pp=2, schedule="1f1b")
 
 
 def worked(layout, *, micros, once=True):

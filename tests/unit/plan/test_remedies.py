@@ -8,6 +8,9 @@ import pytest
 from shardwise.plan.explain.reasons import what_it_does
 from tests.unit.plan.asking import Layout, execution, plan
 
+KEPT: dict[str, Any] = {"dp_shard": 2, "zero_stage": 2, "reshard_after_forward": False}
+WORTH = "at the same tp and pp, context parallelism (cp: 2) is worth it from rows of "
+
 
 @pytest.mark.parametrize("count", [1, 4, 5])
 def test_advice_names_the_first_larger_machine_on_offer_that_fits(count):
@@ -128,9 +131,6 @@ def test_chunks_are_advised_where_whole_logits_are_asked_for(model: str) -> None
     assert reason.endswith("of it; train with loss: chunked")
 
 
-KEPT: dict[str, Any] = {"dp_shard": 2, "zero_stage": 2, "reshard_after_forward": False}
-
-
 @pytest.mark.parametrize(
     ("layout", "said"),
     [
@@ -164,9 +164,6 @@ def test_nothing_is_said_of_links_that_a_stated_layout_must_do_with(hardware: st
 
 def test_with_the_hosts_memory_a_single_gpu_is_not_said_to_have_room_for_all() -> None:
     assert "with the host's memory beside it" in what_it_does(execution(offload="optimizer"))
-
-
-WORTH = "at the same tp and pp, context parallelism (cp: 2) is worth it from rows of "
 
 
 def parted(text: str, model: str = "llama-3.1-8b", hardware: str = "8x H100") -> list[str]:

@@ -18,6 +18,8 @@ from tests.unit.plan.asking import execution, job, memory, plan, shape, work
 LENGTH, WINDOW = 48, 10
 PACKED = {"data": {"max_length": LENGTH, "packing": True}}
 PLAIN = {"data": {"max_length": LENGTH}}
+ROWS, COLUMNS, RANK = 96, 64, 4
+WIDE, SHORT = torch.float32, torch.bfloat16
 
 
 def pairs(window: int) -> int:
@@ -101,10 +103,6 @@ def test_a_plan_says_what_a_mask_costs_where_that_is_much():
     (packed,) = said("data: {packing: true, max_length: 32768}\n", length=None)
     assert packed.startswith("for packed documents sdpa is handed a mask ")
     assert packed.endswith("; varlen has no window, and this model's is 4096 tokens")
-
-
-ROWS, COLUMNS, RANK = 96, 64, 4
-WIDE, SHORT = torch.float32, torch.bfloat16
 
 
 class Moved(TorchDispatchMode):

@@ -14,6 +14,7 @@ from tests.speed import quiet_seconds
 from tests.unit.plan.asking import find_model, job, parse_hardware, plan
 
 BATCH = "train: {global_batch_size: 64}\n"
+LARGE = "data: {max_length: 4096}\ntrain: {global_batch_size: 1024}\n"
 
 
 def strategies(answer):
@@ -47,9 +48,6 @@ def test_offload_is_advised_and_chosen_as_far_as_the_hosts_memory_goes() -> None
 def test_gpus_that_a_stated_product_leaves_over_are_said_to_be_idle(layout, says):
     reasons = plan("tinyllama-1.1b", "4x H100-SXM", f"method: lora\nlayout: {layout}\n").best.reasons
     assert [reason for reason in reasons if "idle" in reason] == ([says] if says else [])
-
-
-LARGE = "data: {max_length: 4096}\ntrain: {global_batch_size: 1024}\n"
 
 
 def seconds_of(model, hardware, text, *, limit):

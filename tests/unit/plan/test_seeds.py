@@ -3,18 +3,8 @@
 import pytest
 
 from shardwise.plan.time.step import forecast_time
-from tests.unit.plan.asking import (
-    Layout,
-    execution,
-    find_model,
-    held,
-    job,
-    parse_hardware,
-    plan,
-    shape,
-    take_inventory,
-    work,
-)
+from shardwise.plan.work.inventory import take_inventory
+from tests.unit.plan.asking import Layout, execution, find_model, held, job, parse_hardware, plan, shape, work
 
 
 def test_a_64th_is_trained_by_lora_and_16_bits_take_8_bytes_per_parameter() -> None:

@@ -17,6 +17,7 @@ from tests.unit.plan.test_against_torch import shape
 
 DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
 RANK = 4
+LLAMA = small()
 
 
 def theirs(model, named, **also):
@@ -71,9 +72,6 @@ def test_whatever_end_of_a_name_is_saved_is_counted_as_peft_copies_it_or_refused
     wrong = {end: (count, theirs(model, [known], modules_to_save=[end])) for end, count in reached.items()}
     assert {end: pair for end, pair in wrong.items() if pair[1] != pair[0]} == {}
     assert reached
-
-
-LLAMA = small()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from shardwise.plan.time.passes import StageTime
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends, walk
 from shardwise.plan.time.step import forecast_time
 from shardwise.spec.data_facts import Lengths
-from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout, Schedule
 from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.forecast import MemoryForecast, Plan, TimeForecast
@@ -43,6 +42,10 @@ EVERY = (
     Layout(tp=2, pp=2),
     Layout(dp_shard=2, tp=2, pp=2),
 )
+seconds = st.floats(0.8, 1.25)
+balanced_stages = st.lists(st.builds(StageSeconds, seconds, seconds, st.floats(0.1, 0.4)), min_size=4, max_size=4)
+some = st.floats(0.01, 3.0)
+maybe = st.one_of(st.just(0.0), some)
 
 
 def forecast(model, layout, *, micro=1, accumulation=1, method="lora", hardware="4x RTX-6000-Ada", length=1024, **keys):
@@ -110,10 +113,6 @@ def test_the_bubble_of_equal_stages_is_the_one_that_its_authors_state():
     assert max(zero) == pytest.approx(12 * 3 + 3 * (1 + 1 - 1))
 
 
-seconds = st.floats(0.8, 1.25)
-balanced_stages = st.lists(st.builds(StageSeconds, seconds, seconds, st.floats(0.1, 0.4)), min_size=4, max_size=4)
-
-
 @settings(max_examples=60)
 @given(st.sampled_from(SCHEDULES), balanced_stages, st.integers(1, 80), st.floats(0.0, 0.2))
 def test_many_micro_batches_take_as_long_as_if_each_were_walked_through(schedule, stages, micros, send):
@@ -135,16 +134,10 @@ def test_counting_routes_for_the_loss_of_routers_costs_one_more_forward(layout):
 
 
 def answer(lengths: Lengths | None, *, packing: bool = False) -> Plan:
-    job = job_from_data(
-        {
-            "model": "tinyllama-1.1b",
-            "data": {"max_length": 1024, "packing": packing},
-            "train": {"micro_batch_size": 2, "global_batch_size": 8, "gradient_checkpointing": "none", "loss": "full"},
-            "layout": "ddp",
-        }
-    )
+    train = {"micro_batch_size": 2, "global_batch_size": 8, "gradient_checkpointing": "none", "loss": "full"}
+    asked = job(model="tinyllama-1.1b", data={"max_length": 1024, "packing": packing}, train=train, layout="ddp")
     model = find_model("tinyllama-1.1b", offline=True)
-    return make_plan(job, model=model, cluster=parse_hardware("4x A100-80GB-SXM"), lengths=lengths)
+    return make_plan(asked, model=model, cluster=parse_hardware("4x A100-80GB-SXM"), lengths=lengths)
 
 
 def best(lengths: Lengths | None, *, packing: bool = False) -> tuple[MemoryForecast, TimeForecast]:
@@ -166,10 +159,6 @@ def test_memory_is_for_the_longest_row_and_time_and_throughput_for_the_mean_one(
     assert short.step_seconds == full.step_seconds
     assert short.tokens_per_second * short.step_seconds == pytest.approx(8 * 90.5)
     assert short.mfu == pytest.approx(full.mfu * 90.5 / 96)
-
-
-some = st.floats(0.01, 3.0)
-maybe = st.one_of(st.just(0.0), some)
 
 
 @st.composite

@@ -27,6 +27,12 @@ from tests.unit.cli.odd import spoiled
 from tests.unit.report import runs
 from tests.unit.report.runs import GIB, RunMaker, finished_run, make_job, make_plan, mfu_of, record
 
+OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation_steps=8)
+OF = {"execution": OTHER}
+FILES = ["plan.json", "resolved.yaml", "metrics.jsonl", "measured.json", "data.json", "environment.json"]
+SPOILERS: list[Any] = [None, "x\ud800\x1b[31m<b>", -1, 2.5, 10**400, 1e308, True, [], {}, [[]], {"a": {"b": []}}]
+PHASES = {"forward_backward": 16 * GIB, "optimizer_step": 15 * GIB}
+
 
 def row(report: Report, what: str) -> Comparison:
     found = report.comparison(what)
@@ -122,10 +128,6 @@ def test_a_stopped_run_names_its_signal_and_claims_no_total_time(tmp_path) -> No
     assert collect(maker.stepped(range(21, 23)).run).outcome.state == "unfinished", "it goes on"
 
 
-OTHER = Execution(layout=Layout(tp=2), micro_batch_size=2, gradient_accumulation_steps=8)
-OF = {"execution": OTHER}
-
-
 @pytest.mark.parametrize(
     ("starts", "num_steps", "note"),
     [
@@ -211,9 +213,6 @@ def test_a_failed_run_names_the_first_cause_of_its_last_attempt(tmp_path) -> Non
     outcome = collect(maker.run).outcome
     assert outcome.state == "failed"
     assert outcome.failure == "rank 1, phase training (step 6): GuardError: loss is NaN (a.py:7)"
-
-
-FILES = ["plan.json", "resolved.yaml", "metrics.jsonl", "measured.json", "data.json", "environment.json"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -305,9 +304,6 @@ def test_a_plan_that_chose_nothing_or_something_impossible_is_no_forecast(tmp_pa
     assert "candidates.0.layout.zero_stage is None; expected 1, 2 or 3" in collect(run).gaps[0].reason
 
 
-SPOILERS: list[Any] = [None, "x\ud800\x1b[31m<b>", -1, 2.5, 10**400, 1e308, True, [], {}, [[]], {"a": {"b": []}}]
-
-
 @pytest.mark.parametrize("name", [*(file for file in FILES if file != "metrics.jsonl"), "logs/outcome.json"])
 def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_path, name) -> None:
     run = finished_run(tmp_path / "run", num_steps=5)
@@ -385,9 +381,6 @@ def test_steps_that_float16_skipped_are_counted_with_the_last_scale(skipped, lef
     assert said in report_html(made)
     lines = closing_lines(TrainResult(run=maker.run, outcome="finished", step=8, report=made))
     assert ("  skipped  3 steps, whose gradients overflowed float16 (in the report)" in lines) is bool(skipped)
-
-
-PHASES = {"forward_backward": 16 * GIB, "optimizer_step": 15 * GIB}
 
 
 def seen(size: int, *, later: int = 0) -> SeenMemory:

@@ -18,6 +18,7 @@ from shardwise.spec.model.stages import balanced, stage_blocks, unit_blocks
 
 degrees = st.integers(1, 5)
 layouts = st.builds(Layout, dp_replicate=degrees, dp_shard=degrees, tp=degrees, pp=degrees, cp=degrees)
+EVEN = r"give no such product\. Use fsdp, or an even number of them, 4 or more"
 
 
 @settings(max_examples=30)
@@ -71,9 +72,6 @@ def test_no_other_split_has_a_cheaper_costliest_stage(blocks, stages, block, fir
     assert [layer for stage in found for layer in stage] == list(range(blocks))
     assert all(len(stage) > 0 for stage in found)
     assert max(costs(tuple(stage.start for stage in found[1:]))) == best
-
-
-EVEN = r"give no such product\. Use fsdp, or an even number of them, 4 or more"
 
 
 def strategy(name: str, *gpus: int) -> Callable[[], object]:

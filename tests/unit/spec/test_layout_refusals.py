@@ -31,6 +31,11 @@ LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")
 LLAMA_4 = read_model("llama-4-scout")
 NEW = replace(LLAMA_4, family="new")
+SIXTEEN = "which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
+SECOND = f"flash_attention_2, {SIXTEEN}"
+THIRD = "flash_attention_3, which needs a GPU like the H100; use "
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+LLAMA3 = {"factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 4.0, "high_freq_factor": 4.0}
 
 
 def test_refusals_say_the_nearest_that_is_trained_and_carry_their_key() -> None:
@@ -158,11 +163,6 @@ def test_what_does_not_come_out_even_is_told_at_once_with_what_to_write(job: Job
     assert refusal(method="qlora", layout=Layout(tp=4), model=narrow, stated=True) == (
         "tp = 4 cuts blocks of 64 quantised elements in rows of self_attn.o_proj; use fsdp"
     )
-
-
-SIXTEEN = "which needs a GPU with bfloat16 (Ampere or newer); use sdpa"
-SECOND = f"flash_attention_2, {SIXTEEN}"
-THIRD = "flash_attention_3, which needs a GPU like the H100; use "
 
 
 @pytest.mark.parametrize(
@@ -302,10 +302,6 @@ def test_a_family_that_is_not_sliced_either_is_told_with_it() -> None:
     told = "opt is not sliced by tensor parallel (tp) in this version; the nearest layout that trains it: fsdp, with "
     assert sentence.startswith(f"{told}train.disable_dropout: true; layerdrop 0.1 ")
     assert sentence.endswith("one process, or set train.disable_dropout: true")
-
-
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-LLAMA3 = {"factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 4.0, "high_freq_factor": 4.0}
 
 
 def _job(rope: dict[str, Any] | None, model: str = "qwen3-8b") -> Job:

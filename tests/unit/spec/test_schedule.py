@@ -11,6 +11,8 @@ from shardwise.spec.layout.schedule import Action, actions, forwards
 
 SCHEDULES: tuple[Schedule, ...] = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")
 schedules = st.sampled_from(SCHEDULES)
+FLIGHTS: dict[Schedule, list[int]] = {"sequential": [1] * 4, "gpipe": [16] * 4, "zero_bubble": [4] * 4}
+FLIGHTS |= {"1f1b": [4, 3, 2, 1], "interleaved": [11, 9, 7, 5]}
 
 
 def orders(schedule: Schedule, ranks: int, micros: int) -> list[tuple[Action, ...]]:
@@ -81,10 +83,6 @@ def test_the_bubbles_are_those_that_the_schedules_are_known_for(ranks: int) -> N
     assert run("1f1b", ranks, micros) == work + 3 * (ranks - 1)
     assert run("interleaved", ranks, micros) == pytest.approx(work + 3 * (ranks - 1) / 2)
     assert run("zero_bubble", ranks, micros) <= work + 1.5 * (ranks - 1)
-
-
-FLIGHTS: dict[Schedule, list[int]] = {"sequential": [1] * 4, "gpipe": [16] * 4, "zero_bubble": [4] * 4}
-FLIGHTS |= {"1f1b": [4, 3, 2, 1], "interleaved": [11, 9, 7, 5]}
 
 
 @pytest.mark.parametrize(("schedule", "expected"), FLIGHTS.items())

@@ -9,39 +9,25 @@ from transformers import AutoConfig
 
 from shardwise.train.saving.older_names import keep_older_names
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "base alone": ("llama", {"rope_theta": 500000.0}, {"rope_theta": 500000.0}),
-    "scaled": (
-        "llama",
-        {"rope_theta": 5e5, "rope_scaling": LLAMA3, "max_position_embeddings": 131072},
-        {"rope_theta": 5e5, "rope_scaling": LLAMA3},
-    ),
-    "part of a head": (
-        "stablelm",
-        {"rope_theta": 20000.0, "partial_rotary_factor": 0.25},
-        {"rope_theta": 20000.0, "partial_rotary_factor": 0.25},
-    ),
-    "two kinds of layers": (
-        "gemma3_text",
-        {"rope_theta": 1e6, "rope_local_base_freq": 5e3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
-        {"rope_theta": 1e6, "rope_local_base_freq": 5e3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
-    ),
-    "no rotary embedding": ("gpt2", {}, {}),
-    "infinity": ("mamba2", {}, {}),
-    "an older name that transformers refuses": ("gemma4_text", {}, {}),
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+#: A family, and what its configuration says; the names of rotary positions are those given up.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "base alone": ("llama", {"rope_theta": 500000.0}),
+    "scaled": ("llama", {"rope_theta": 5e5, "rope_scaling": LLAMA3, "max_position_embeddings": 131072}),
+    "part of a head": ("stablelm", {"rope_theta": 20000.0, "partial_rotary_factor": 0.25}),
+    "two kinds of layers": ("gemma3_text", {"rope_theta": 1e6, "rope_local_base_freq": 5e3, "rope_scaling": LINEAR}),
+    "no rotary embedding": ("gpt2", {}),
+    "infinity": ("mamba2", {}),
+    "an older name that transformers refuses": ("gemma4_text", {}),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_older_names_stand_beside_the_new_ones(case: str, tmp_path: Path) -> None:
-    family, settings, expected = CASES[case]
+    family, settings = CASES[case]
+    expected = {key: value for key, value in settings.items() if "rope" in key or "rotary" in key}
     config: Any = AutoConfig.for_model(family, **json.loads(json.dumps(settings)))
     config.save_pretrained(tmp_path)
     before = json.loads((tmp_path / "config.json").read_text())

@@ -19,6 +19,9 @@ from shardwise.train.watching.progress import FACTOR, LEAST_SECONDS, LONG_SECOND
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
 
+#: Seconds, in place of many.
+LONG = 1.0
+
 
 class Clock:
     """Time that passes when it is told to."""
@@ -109,10 +112,6 @@ def test_a_signal_is_heard_while_the_main_thread_runs_no_handler(stop) -> None:
     signal.raise_signal(signal.SIGTERM)
     listening.join(5)
     assert (stop.heard, stop.number) == ((signal.SIGTERM,), signal.SIGTERM)
-
-
-#: Seconds, in place of many.
-LONG = 1.0
 
 
 class Ended:

@@ -25,6 +25,7 @@ TENSORS = {
     "counts": torch.arange(3),
     "nothing": torch.empty(0, 4),
 }
+Tensors = dict[str, torch.Tensor]
 
 
 def test_it_is_read_back_bit_for_bit_and_recorded(tmp_path: Path) -> None:
@@ -117,9 +118,6 @@ def test_a_commit_that_fails_behind_its_first_rename_leaves_the_target_as_it_was
     with pytest.raises(OSError, match="Input/output error"):
         durable.commit(fresh, target)
     assert (target / "inner" / "file").read_text() == "old"
-
-
-Tensors = dict[str, torch.Tensor]
 
 
 def folder(path: Path, *files: Tensors) -> Path:

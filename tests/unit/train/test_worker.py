@@ -41,6 +41,10 @@ def leave(*_, **__): sys.exit({status})
 worker._run = leave
 sys.exit(worker.run_rank(RunDirectory(Path({folder!r}))))
 """
+GPUS, PROCESSORS = parse_hardware("2x H100-SXM"), parse_hardware("cpu:2")
+INSTALL = "see https://pytorch.org/get-started/locally/"
+TOO_OLD = "The NVIDIA driver on your system is too old (found 11040)."
+LARGE = replace(FORECAST, peak_bytes=70 * GIB, peak_low_bytes=68 * GIB)
 
 
 @pytest.mark.parametrize(("status", "words"), first(1, [("0", "0"), ("3", "3"), ("'no login'", "no login")]))
@@ -85,9 +89,6 @@ def test_scaling_reaches_its_factor_times_the_original(key) -> None:
     assert stretched_positions({key: {"rope_type": "default", "rope_theta": 1e6}}) == 0
 
 
-GPUS, PROCESSORS = parse_hardware("2x H100-SXM"), parse_hardware("cpu:2")
-
-
 def _see(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, build: str | None = None, fault: str = "") -> None:
     """A torch of a build, which sees a GPU or, where it looks for one, says why not."""
 
@@ -97,10 +98,6 @@ def _see(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, build: str | None = None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "init", look)
     monkeypatch.setattr(torch.version, "cuda", build)
-
-
-INSTALL = "see https://pytorch.org/get-started/locally/"
-TOO_OLD = "The NVIDIA driver on your system is too old (found 11040)."
 
 
 @pytest.mark.parametrize(
@@ -126,9 +123,6 @@ def test_a_plan_for_processors_is_not_trained_on_a_gpu(monkeypatch) -> None:
     _see(monkeypatch, gpu=True)
     with pytest.raises(HardwareError, match=r"for cpu:2, processors, and torch sees a GPU, .* hide it by CUDA_VIS"):
         check_device(PROCESSORS)
-
-
-LARGE = replace(FORECAST, peak_bytes=70 * GIB, peak_low_bytes=68 * GIB)
 
 
 def _gpu(monkeypatch: pytest.MonkeyPatch, *, total: int, free: int) -> None:

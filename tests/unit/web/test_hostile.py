@@ -16,6 +16,8 @@ from tests.unit.web.served import Served, serving
 SCRIPT = "<script>alert(1)</script>"
 GIB = 1024**3
 DEEP = "[" * 100_000 + "]" * 100_000
+#: What the server may grow by, once it has answered the first thirty: its caches are full then.
+MOST_GROWTH = 32 * 1024**2
 
 
 def request(line: str, *headers: str, host: str = "127.0.0.1:PORT") -> str:
@@ -177,10 +179,6 @@ def test_another_address_needs_a_token(tmp_path: Path) -> None:
 def test_what_cannot_be_served_is_said(shardwise, tmp_path, monkeypatch, options, sentence) -> None:
     monkeypatch.chdir(tmp_path)
     assert sentence in shardwise.refused("serve", "--port", "0", *options)
-
-
-#: What the server may grow by, once it has answered the first thirty: its caches are full then.
-MOST_GROWTH = 32 * 1024**2
 
 
 @pytest.mark.slow
