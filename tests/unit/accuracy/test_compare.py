@@ -138,8 +138,6 @@ def test_beside_other_tools_the_forecast_without_knowledge_of_the_stack_comes_fi
 def test_what_sources_of_long_rows_say_is_read() -> None:
     fused = case_of(row(fused_kernels="fused LM head in chunks of 2048")).execution
     assert (fused.loss, fused.mlp) == ("chunked", "full")
-    tiled = case_of(row(notes="with MLP tiling; so they must lie in host memory")).execution
-    assert (tiled.mlp, tiled.gradient_checkpointing) == ("chunked", "offloaded")
     several = case_of(row(**LORA | {"lora_targets": "q,v; 4 concurrent adapters (MAX_LORAS)"}))
     assert several.job.lora.r == 4 * int(LORA["lora_rank"]) and not several.difference.widens
     assert case_of(row(**LORA | {"master_weights": "frozen base weights fp32 too"})).difference.widens

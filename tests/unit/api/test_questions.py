@@ -11,6 +11,7 @@ from tests.marks import first
 LONG = "data.max_length=2048 train.global_batch_size=16 data.num_rows=20000"
 CHEAP = "goal=cheapest data.num_rows=20000"
 LITTLE = "none optimizer"
+MANY = "data.num_rows=100000 data.max_length=4096 train.global_batch_size=64"
 DATA_PARALLEL = {"ddp", "zero1", "zero2", "fsdp", "hsdp"}
 
 
@@ -111,13 +112,7 @@ ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
         ("llama-3-70b", "qlora", "2x RTX-3090", keys, (_is("fsdp", offload=f"{LITTLE} parameters all"),))
         for keys in ("", LONG, "data.max_length=512")
     ),
-    (
-        "llama-3-70b",
-        "full",
-        "2 x 8x H100-SXM",
-        "data.num_rows=100000 data.max_length=4096 train.global_batch_size=64",
-        (_says("adamw_8bit", "rounds the moments"),),
-    ),
+    ("llama-3-70b", "full", "2 x 8x H100-SXM", MANY, (_says("adamw_8bit", "rounds the moments"),)),
     ("llama-3.1-8b", "lora", "any", CHEAP, (_first_is("1x RTX-4090"),)),
     ("llama-3-70b", "full", "8x MI300X", "", (_says("nothing was tried on ROCm"),)),
     ("llama-3.2-1b", "full", "1x RTX-4060-Ti-16GB", "", (_says("adamw_8bit"),)),

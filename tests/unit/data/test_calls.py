@@ -44,6 +44,8 @@ def told(data: dict[str, Any]) -> str:
     return "".join(piece for piece, _ in data["preview"][0]["text"])
 
 
+EACH = "{% for key, value in call.function.arguments"
+WRITES = " %}{{ key }}={{ value }} {% endfor %}"
 #: How a template writes a call -> what it writes of arguments as text, and as an object.
 CALLS = {
     "Qwen2.5, Llama-3.1, Hermes": ("{{ call.function.arguments | tojson }}", WRITTEN, WRITTEN),
@@ -58,16 +60,8 @@ CALLS = {
     "plain": ("{{ call.function.arguments }}", TEXT, WRITTEN),
     "filtered": ("{{ call.function.arguments | string | trim }}", TEXT, WRITTEN),
     "Mistral": ("{{ call.function | tojson }}", WRITTEN, WRITTEN),
-    "GLM, Qwen3-Coder": (
-        "{% for key, value in call.function.arguments.items() %}{{ key }}={{ value }} {% endfor %}",
-        "city=Paris days=2",
-        "city=Paris days=2",
-    ),
-    "Qwen3-Coder": (
-        "{% for key, value in call.function.arguments | items %}{{ key }}={{ value }} {% endfor %}",
-        "city=Paris days=2",
-        "city=Paris days=2",
-    ),
+    "GLM, Qwen3-Coder": (f"{EACH}.items(){WRITES}", *["city=Paris days=2"] * 2),
+    "Qwen3-Coder": (f"{EACH} | items{WRITES}", *["city=Paris days=2"] * 2),
 }
 
 

@@ -11,6 +11,7 @@ USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "cont
 SYSTEM, ADD = {"role": "system", "content": "be kind"}, {"role": "user", "content": "add\n\n1 1"}
 SPOKEN = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
 MORE = {**ASSISTANT, "anything": 1, "name": None, "tool_calls": [], "note": ""}
+ASKED_TWICE = {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT]}
 ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]], tuple[bool, ...]]] = [
     ("messages", {"messages": [USER, ASSISTANT], "text": "beside"}, [USER, ASSISTANT], (False, True)),
     ("messages", {"messages": [USER, MORE], "tools": None}, [USER, {**ASSISTANT, "anything": 1}], (False, True)),
@@ -20,12 +21,7 @@ ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]], tuple[bool, ...]]] =
     ("instruction", {"instruction": "hi", "input": None, "output": "hello"}, [USER, ASSISTANT], (False, True)),
     ("question_answer", {"question": "hi", "answer": "hello"}, [USER, ASSISTANT], (False, True)),
     ("query_response", {"query": "hi", "response": "hello"}, [USER, ASSISTANT], (False, True)),
-    (
-        "prompt_completion",
-        {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT]},
-        [USER, ASSISTANT] * 2,
-        (False, False, False, True),
-    ),
+    ("prompt_completion", ASKED_TWICE, [USER, ASSISTANT] * 2, (False, False, False, True)),
 ]
 
 

@@ -12,6 +12,7 @@ from shardwise.interop.targets import TARGETS
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from tests.refusals import said_by
 
 #: What most cases share: 8 rows a step on two GPUs.
 JOB: dict[str, Any] = {"model": "llama-3.1-8b", "data": {"path": "rows.jsonl"}, "train": {"max_steps": 100}}
@@ -50,6 +51,4 @@ def export(chosen: Chosen, to: str) -> Exported:
 
 
 def refusal(chosen: Chosen, to: str) -> str:
-    with pytest.raises(UnsupportedError) as refused:
-        TARGETS[to].write(chosen)
-    return str(refused.value)
+    return said_by(UnsupportedError, TARGETS[to].write, chosen)

@@ -54,10 +54,7 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
         (to, {**DDP, "offload": "parameters"}, f"{to} offloads what it shards, and ddp shards nothing; {FSDP}")
         for to in ("accelerate", "deepspeed")
     ),
-    (
-        *("deepspeed", {"layout": zero(2), "offload": "parameters"}),
-        f"DeepSpeed offloads weights in stage 3 only, and zero2 is stage 2; {FSDP}",
-    ),
+    ("deepspeed", {"layout": zero(2), "offload": "parameters"}, f"in stage 3 only, and zero2 is stage 2; {FSDP}"),
     *(
         (to, {"hardware": "cpu:2"}, f"{to} spreads fsdp over GPUs only, and hardware is cpu:2")
         for to in ("accelerate", "trl", "torchtitan")

@@ -1,5 +1,7 @@
-"""Parts of a model are found by structure; transformers slices matrices as the catalogue says."""
+"""Parts are found by structure, also of a language model inside a model of more than text."""
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -7,12 +9,16 @@ import torch
 import transformers
 
 from shardwise.catalog.config import shape_from_data
-from shardwise.errors import UnsupportedError
+from shardwise.catalog.models import known_models
+from shardwise.errors import ModelError, UnsupportedError
 from shardwise.models.anatomy import find_anatomy, tensor_plan
+from shardwise.models.built.shape import built_shape
 from shardwise.models.load import build_on_meta
 from shardwise.models.stage import final_norm
+from shardwise.models.wrapper import auto_class, find_inside, leave_others, pattern_of
 from shardwise.spec.support.splits import TENSOR_FAMILIES
-from tests.dist.worlds import installed
+from tests.dist.tiny import tiny_config
+from tests.dist.worlds import installed, wrapper_config
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 64, "intermediate_size": 64}
 GPT2 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 64}
@@ -76,3 +82,76 @@ def test_a_plan_may_name_the_tied_embedding_and_a_final_norm_without_weights() -
     assert tensor_plan(config) == {name.removeprefix("layers.*."): style for name, style in blocks.items()}
     anatomy = find_anatomy(build_on_meta(transformers.OlmoConfig(**SMALL), attn_implementation="sdpa"))
     assert final_norm(anatomy, width=32) is anatomy.model.get_submodule("model.norm")
+
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 160,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": 0,
+}
+#: Wrapper -> its language model, and the name of the list of its blocks.
+INSIDE = {
+    "aria": ("aria_text", "model.language_model.layers"),
+    "cohere2_vision": ("cohere2", "model.language_model.layers"),
+    "gemma3": ("gemma3_text", "model.language_model.layers"),
+    "idefics3": ("llama", "model.text_model.layers"),
+    "internvl": ("qwen2", "model.language_model.layers"),
+    "llama4": ("llama4_text", "language_model.model.layers"),
+    "llava_next": ("llama", "model.language_model.layers"),
+    "mistral3": ("mistral", "model.language_model.layers"),
+    "qwen3_vl": ("qwen3_vl_text", "model.language_model.layers"),
+}
+
+
+@pytest.mark.parametrize("name", ["gemma-3-4b", "gemma-3-27b", "llama-4-scout"])
+def test_the_catalogue_counts_what_is_built(name: str) -> None:
+    known = known_models()[name]
+    built = built_shape(known.config, file=name)
+    for part in ("num_parameters", "wrapper", "names"):
+        assert getattr(built, part) == getattr(known.shape, part), part
+
+
+@pytest.mark.parametrize("kind", installed(tuple(INSIDE)))
+def test_every_parameter_is_the_language_model_s_or_lies_beside_it(kind: str) -> None:
+    config = wrapper_config(kind, {"model_type": INSIDE[kind][0], **TEXT})
+    whole = build_on_meta(config, attn_implementation="eager")
+    shape = built_shape(json.loads(config.to_json_string()), file="f")
+    assert (shape.family, shape.names.blocks) == INSIDE[kind]
+    assert shape.wrapper.family == kind
+    assert shape.num_parameters + shape.wrapper.frozen_parameters == sum(p.numel() for p in whole.parameters())
+    for name in filter(None, (shape.names.embedding, shape.names.head, shape.names.final_norm, shape.names.blocks)):
+        whole.get_submodule(name)
+    inside = find_inside(whole)
+    before = {name for name, _ in whole.named_modules()} | {name for name, _ in whole.named_parameters()}
+    pattern = pattern_of(leave_others(whole, inside))
+    left = {name for name, _ in whole.named_modules()} | {name for name, _ in whole.named_parameters()}
+    assert {name for name in before if re.fullmatch(pattern, name)} == before - left
+    assert sum(p.numel() for p in whole.parameters()) == shape.num_parameters
+
+
+def test_one_whose_text_sees_ahead_is_refused() -> None:
+    config = wrapper_config("paligemma", {"model_type": "gemma", **TEXT, "use_bidirectional_attention": True})
+    with pytest.raises(ModelError, match="its language model lets tokens of a prompt see those after them"):
+        built_shape(json.loads(config.to_json_string()), file="f")
+
+
+@pytest.mark.parametrize("kind", installed(("qwen3_5", "qwen3_5_moe")))
+def test_a_language_model_inside_another_splits_as_it_does_alone(kind: str) -> None:
+    config = tiny_config(kind)
+    both = (config.get_text_config(), config)
+    alone, whole = (built_shape(json.loads(one.to_json_string()), file="f") for one in both)
+    assert whole.built == alone.built and "slices" in (alone.built or ())
+
+
+@pytest.mark.parametrize("kind", installed(("mistral4",)))
+def test_a_language_model_that_transformers_lists_with_wrappers_alone_is_built(kind: str) -> None:
+    config = tiny_config(kind)
+    assert auto_class(config).__name__ == "AutoModelForImageTextToText"
+    shape = built_shape(json.loads(config.to_json_string()), file="f")
+    model = build_on_meta(config, attn_implementation="eager")
+    assert shape.wrapper is None and shape.num_parameters == sum(p.numel() for p in model.parameters())

@@ -44,9 +44,8 @@ JUDGED = {
         [replace(at(rank, "read (optim.py:90)"), unfinished=SENT) for rank in (0, 1)],
         f"ranks wait for each other: ranks 0-1 wait in read (optim.py:90), where {SENT} has not ended",
     ),
-    ("who does not wait, where stages of a pipeline count alike", 4, 0): (
-        [at(0, READING, **STUCK), *(at(rank, TAKE) for rank in (1, 2, 3))],
-        "rank 0 is in read",
+    ("who does not wait, where stages count alike", 4, 0): (
+        *([at(0, READING, **STUCK), *(at(rank, TAKE) for rank in (1, 2, 3))], "rank 0 is in read"),
     ),
     ("all that wait for each other", 2, None): (
         [at(0, world=8, slices=3), at(1, PULSE, world=7, slices=4)],
