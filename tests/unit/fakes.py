@@ -72,7 +72,6 @@ def processes_of(run: RunDirectory) -> list[int]:
 
 
 def launched() -> list[int]:
-    """Living processes that some launcher started."""
     pids = [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit()]
     return [pid for pid in pids if pid != os.getpid() and f"{LAUNCH}=".encode() in _read(pid, "environ")]
 
@@ -86,7 +85,6 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    """Waits for something that must become true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"

@@ -31,7 +31,6 @@ def lengths_of(job: Path) -> list[int]:
 
 
 def later(path: Path, content: str) -> None:
-    """Other content, and a later time of change."""
     path.write_text(content)
     stat = path.stat()
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10**9))

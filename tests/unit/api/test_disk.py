@@ -19,7 +19,6 @@ SAVING = "train: {max_steps: 60, save_steps: 10, optimizer: adamw, precision: fp
 
 
 def on(disk: Path, job, *lines: str) -> Path:
-    """The job, whose output_dir is on a disk."""
     path = job(*lines)
     path.write_text(path.read_text().replace(str(path.parent / "run"), str(disk / "run")))
     return path

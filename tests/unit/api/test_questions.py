@@ -46,13 +46,11 @@ def _smallest_is_said(made: Plan) -> bool:
 
 
 def _is_floor(made: Plan) -> bool:
-    """A lowest offer is a floor of the cost."""
     cost, hours = made.best.cost, made.best.time.total_seconds / 3600
     return cost.at_least and cost.usd == pytest.approx(cost.usd_per_hour * hours)
 
 
 def _surely(made: Plan) -> bool:
-    """A card at a desk keeps room for its screen."""
     return made.chance is not None and made.chance.in_100 >= 95
 
 
@@ -82,7 +80,6 @@ def _has_row(hardware: str, written: str) -> Callable[[Plan], bool]:
 
 
 def _says_the_whole_run(made: Plan) -> bool:
-    """The verdict has the time and the cost of the table's row."""
     row = made.offers.options[0] if made.offers else None
     return row is not None and f"{row.duration} and {row.cost} for the run, its start included" in verdict(made)
 

@@ -32,14 +32,12 @@ def blocks_of(model):
 
 
 def place(name):
-    """Where a matrix of a block belongs, by its name."""
     first, _, rest = name.partition(".")
     is_mlp = first in ("mlp", "ffn", "feed_forward", "block_sparse_moe", "fc1", "fc2")
     return ("experts" if rest.startswith("experts.") else "mlp") if is_mlp else "attention"
 
 
 def their_counts(model):
-    """Parameters by the kind of the module that holds them."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     inside = {id(p): name for block in blocks_of(model) for name, p in block.named_parameters()}
     counts = Counter()
@@ -94,7 +92,6 @@ def test_a_family_has_the_parameters_the_names_and_the_blocks_of_the_module_tree
 
 
 def names_are_those_of(model, shape):
-    """Of the modules outside the blocks."""
     names, called = shape.names, {id(module): name for name, module in model.named_modules()}
     assert names.embedding == called[id(model.get_input_embeddings())]
     assert names.head == called[id(model.get_output_embeddings())]

@@ -21,7 +21,6 @@ SCREEN = 400
 
 @cache
 def validator() -> Draft202012Validator:
-    """Of the schema as it is published."""
     return Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
 
 

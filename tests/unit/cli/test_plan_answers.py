@@ -15,7 +15,6 @@ GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_byt
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> list[probe.FoundGpu]:
-    """The GPUs that the driver says are here."""
     gpus: list[probe.FoundGpu] = []
     monkeypatch.setattr(probe, "visible_gpus", lambda: gpus)
     return gpus

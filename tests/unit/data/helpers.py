@@ -51,7 +51,6 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def run_directory(folder: Path, *, model: Path, data: Mapping[str, Any], seed: int = 42) -> RunDirectory:
-    """A run directory with nothing but its job."""
     folder.mkdir(parents=True, exist_ok=True)
     run = RunDirectory(folder)
     run.resolved.write_text(json.dumps({"model": str(model), "data": dict(data), "train": {"seed": seed}}))

@@ -44,7 +44,6 @@ def data(tmp_path: Path) -> PreparedData:
 
 
 def labels_of(rank_batches: list[GlobalBatch]) -> list[int]:
-    """All labels that count, whoever saw them."""
     found = [micro.labels[micro.labels != IGNORED] for batch in rank_batches for micro in batch.micro_batches]
     return sorted(torch.cat(found).tolist())
 

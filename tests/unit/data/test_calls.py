@@ -32,7 +32,6 @@ def read(*messages: Any, columnar: bool = False, **columns: Any) -> Conversation
 
 
 def renderer_of(of_call: str, *, model: Path) -> Renderer:
-    """Of a template that writes each call so."""
     each = "{% for call in m.tool_calls %}{{ call.function.name }} " + of_call + "{% endfor %}"
     template = "{% for m in messages %}{{ m.content }}" + each + "{% endfor %}"
     rules = Rules(template=template, columns={}, train_on="all", max_length=99, over_long="error")
@@ -40,7 +39,6 @@ def renderer_of(of_call: str, *, model: Path) -> Renderer:
 
 
 def told(data: dict[str, Any]) -> str:
-    """The first row as data.json shows it."""
     return "".join(piece for piece, _ in data["preview"][0]["text"])
 
 

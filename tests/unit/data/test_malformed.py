@@ -23,7 +23,6 @@ SHORT = {"max_length": 2}
 
 
 def _parquet(names: list[str], columns: list[Any]) -> bytes:
-    """A Parquet file of one row group."""
     into = io.BytesIO()
     pq.write_table(pa.Table.from_arrays([pa.array(column) for column in columns], names=names), into)
     return into.getvalue()
@@ -98,7 +97,6 @@ def test_a_cell_that_cannot_be_converted_is_named_with_its_row(tmp_path: Path, p
 
 
 def _whole_files(folder: Path) -> dict[str, str]:
-    """Paths that are no file of rows at all -> what is said."""
     for name in ("empty", "photos", "linked", "packed"):
         (folder / name).mkdir()
     for name in ("photos/a.png", "rows.doc", "rows", "rows.jsonl.gz", "packed/rows.jsonl.zst", "packed/rows.jsonl"):

@@ -33,7 +33,6 @@ class Block:
 
 
 def blocks_of(page: str) -> list[Block]:
-    """The blocks of a page, from the first to the last."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     found: list[Block] = []
     for fence in _FENCE.finditer(text):

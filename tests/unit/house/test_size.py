@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9280,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51435, 34010
+ALL, ALL_TESTS = 51435, 33915
 
 #: Lines of comments and docstrings longer than `COLUMNS`, of the package and of the tests.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 6, 0
@@ -62,7 +62,6 @@ def test_no_package_is_larger_than_its_ceiling() -> None:
 
 
 def said(lines: list[str], tree: ast.Module) -> Iterator[str]:
-    """The lines that are a comment or belong to a docstring."""
     yield from (line for line in lines if line.lstrip().startswith("#"))
     nodes: list[ast.Module | ast.ClassDef | ast.FunctionDef] = [tree]
     while nodes:

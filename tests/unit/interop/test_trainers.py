@@ -103,7 +103,6 @@ def test_deepspeed_is_told_of_sgd_and_of_a_share_of_warmup(make) -> None:
 
 
 def keywords_of(text: str, name: str) -> dict[str, Any]:
-    """The literal arguments of a call in a script."""
     (call,) = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == name]
     return {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg and _is_literal(k.value)}
 

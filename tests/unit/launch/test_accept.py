@@ -28,7 +28,6 @@ def cpu(processes: int) -> Cluster:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[probe.FoundGpu]]:
-    """The GPUs that the driver says are here."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpus: list[probe.FoundGpu] = []
     monkeypatch.setattr(probe, "visible_gpus", lambda: gpus)

@@ -69,7 +69,6 @@ def test_a_quiet_preparation_speaks_where_it_fails(run, worker, capfd, status, s
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module that stands in for the one that builds."""
     paths = [str(tmp_path), *filter(None, sys.path), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     monkeypatch.setattr(torch_helpers, "MODEL_SHAPE", "standin")

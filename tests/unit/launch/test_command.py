@@ -85,8 +85,6 @@ def test_doctor_says_that_blocks_cannot_be_compiled_for_a_gpu_without_a_c_compil
 
 @pytest.fixture
 def hidden_by(tmp_path, monkeypatch):
-    """A folder on LD_LIBRARY_PATH with a cuDNN of a version."""
-
     def make(version):
         (tmp_path / f"libcudnn.so.{version}").touch()
         (tmp_path / "libcudnn.so.9").symlink_to(f"libcudnn.so.{version}")

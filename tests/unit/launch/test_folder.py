@@ -145,7 +145,6 @@ def test_a_folder_is_one_runs_at_a_time_and_no_file(run: RunDirectory) -> None:
 
 @pytest.fixture
 def now():
-    """The plan for two processes."""
     return api.plan(overrides=["model=smollm2-135m", "hardware=cpu:2", "data.num_rows=10", "data.max_length=64"])
 
 

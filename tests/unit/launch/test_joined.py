@@ -23,7 +23,6 @@ def silent(text: str) -> None:
 
 @pytest.fixture
 def left_over(monkeypatch):
-    """What a shell has that torchrun once started a rank in."""
     for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     found = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

@@ -29,7 +29,6 @@ def nodes() -> Nodes:
 
 @pytest.fixture
 def both(nodes: Nodes) -> Generator[tuple[Peers, Peers]]:
-    """Node 0 and node 1, linked."""
     with listen(nodes) as server:
         other = join(replace(nodes, rank=1), say=silence)
         first = gather(nodes, server, say=silence)

@@ -112,7 +112,6 @@ CONFIGS = {
 
 
 def with_adapters(config: Any, **lora: Any) -> nn.Module:
-    """A float32 model whose adapters are not zero."""
     model: Any = transformers.AutoModelForCausalLM.from_config(config)
     add_adapters(model, LoraSpec(r=4, **lora), base_model="base")
     draw = torch.Generator().manual_seed(0)
@@ -124,7 +123,6 @@ def with_adapters(config: Any, **lora: Any) -> nn.Module:
 
 
 def trained(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Logits, and the gradients of two micro-batches."""
     for _ in range(2):
         logits = model(input_ids=torch.arange(60).view(2, 30), use_cache=False).logits
         logits.square().mean().backward()

@@ -27,7 +27,6 @@ from tests.dist.worlds import toy_llama
 
 
 def hub_cache(home: Path, repository: str) -> Path:
-    """A snapshot as huggingface_hub lays it out."""
     folder = home / "hub" / f"models--{repository.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("0" * 40)

@@ -30,7 +30,6 @@ def work(asked, model, execution, hardware="1x H100-SXM"):
 
 
 def elements(inventory):
-    """Of everything, adapters included."""
     return inventory.over_blocks(lambda unit: unit.elements) + inventory.root.elements
 
 

@@ -102,7 +102,6 @@ EXPERTS = {
 
 
 def config_of(kind, **changes):
-    """Of a family, small: what its configuration has of these keys."""
     family, keys = FAMILIES[kind], {**SMALL, **EXPERTS, **changes}
     return {"model_type": kind, **{family.keys.get(k, k): v for k, v in keys.items() if k in family.defaults}}
 

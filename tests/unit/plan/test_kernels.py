@@ -18,7 +18,6 @@ def device(name: str) -> Device:
 
 
 def attended(name: str, kind: str, *, length: float = 2**30, head: int = 128) -> float:
-    """The share of its peak that a GPU's attention reaches."""
     one = device(name)
     return 1 / one.attention(one.peak, kind=kind, length=length, head=head)[0]
 

@@ -167,7 +167,6 @@ def test_with_the_hosts_memory_a_single_gpu_is_not_said_to_have_room_for_all() -
 
 
 def parted(text: str, model: str = "llama-3.1-8b", hardware: str = "8x H100") -> list[str]:
-    """Reasons of a plan that speak of parts of rows."""
     made = plan(model, hardware, text, num_rows=1000)
     return [reason for reason in made.best.reasons if "parts (cp)" in reason or "context parallelism" in reason]
 
@@ -239,6 +238,5 @@ def test_more_is_said_than_the_chosen_one_has(model: str, hardware: str, text: s
 
 
 def _figure(written: str) -> float:
-    """Of a share, or of a duration."""
     units = {"%": 1, "ms": 1e-3, "s": 1, "min": 60, "h": 3600}
     return sum(float(number) * units[unit] for number, unit in re.findall(r"([0-9.]+) (%|ms|s|min|h)", written))

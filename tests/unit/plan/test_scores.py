@@ -23,7 +23,6 @@ WIDE, SHORT = torch.float32, torch.bfloat16
 
 
 def pairs(window: int) -> int:
-    """Of queries and keys that count, one by one."""
     return sum(1 for query in range(LENGTH) for key in range(query + 1) if query - key < window)
 
 

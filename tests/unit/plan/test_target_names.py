@@ -21,7 +21,6 @@ LLAMA = small()
 
 
 def theirs(model, named, **also):
-    """Trained elements, or None where PEFT refuses."""
     lora = peft.LoraConfig(r=RANK, target_modules=named, task_type="CAUSAL_LM", **also)
     try:
         adapted = peft.get_peft_model(copy.deepcopy(model), lora, low_cpu_mem_usage=True)
@@ -31,7 +30,6 @@ def theirs(model, named, **also):
 
 
 def ours(config, named, **also):
-    """Trained elements, or None where the plan refuses."""
     asked = job(method="lora", lora={"r": RANK, "target_modules": named, **also})
     try:
         return take_inventory(asked, shape(config)).trained_elements

@@ -170,7 +170,6 @@ class RunMaker:
 
 
 def write_result(final: Path, content: bytes = b"weights") -> None:
-    """A result of one file."""
     final.mkdir(exist_ok=True)
     (final / "model.safetensors").write_bytes(content)
     entry = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -178,5 +177,4 @@ def write_result(final: Path, content: bytes = b"weights") -> None:
 
 
 def finished_run(root: Path, **changes: Any) -> RunDirectory:
-    """A whole run that went well."""
     return RunMaker(root=root, **changes).planned().prepared().started().stepped().measured().ended().run

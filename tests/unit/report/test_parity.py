@@ -32,7 +32,6 @@ def beside(found: Records, *, layout="fsdp-2", weights: Any = SAME, reference: R
 
 
 def first_of(found) -> tuple[int | None, str, str]:
-    """The step, the figure and the sentence of the first difference."""
     return found.first.step, found.first.figure, found.first.sentence
 
 

@@ -75,7 +75,6 @@ def test_no_other_split_has_a_cheaper_costliest_stage(blocks, stages, block, fir
 
 
 def strategy(name: str, *gpus: int) -> Callable[[], object]:
-    """The layout of a strategy on so many processes, and so many GPUs per node."""
     return lambda: Layout.from_strategy(name, **dict(zip(("world_size", "gpus_per_node"), gpus, strict=False)))
 
 

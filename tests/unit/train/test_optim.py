@@ -146,7 +146,6 @@ def test_the_norm_of_a_large_gradient_is_that_of_its_shards(dtype) -> None:
 
 
 def _stepped(name: OptimizerName, *, start: float, gradient: float, steps: int, **settings: Any) -> float:
-    """An element of a matrix after some steps."""
     parameter = nn.Parameter(torch.full((4, 4), start))
     optimizer = build_optimizer([parameter], train=TrainSpec(optimizer=name, **settings), name=name)
     for _ in range(steps):

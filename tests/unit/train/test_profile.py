@@ -130,7 +130,6 @@ PACKAGES = ("causal_conv1d", "fla", "mamba_ssm")
 
 
 def profiles(config: dict, packages=PACKAGES):
-    """In PyTorch's own code, and with kernels; in bfloat16."""
     from shardwise.models.built.shape import built_shape
 
     model = built_shape(config, file="-")

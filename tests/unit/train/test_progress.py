@@ -24,8 +24,6 @@ LONG = 1.0
 
 
 class Clock:
-    """Time that passes when it is told to."""
-
     def __init__(self) -> None:
         self.now = 100.0
 

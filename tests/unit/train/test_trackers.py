@@ -40,8 +40,6 @@ def test_a_tracker_that_cannot_be_opened_is_left_out(tmp_path: Path) -> None:
 
 
 def _breaking(how: BaseException, calls: list[int]) -> Tracker:
-    """A tracker that opens, and fails at the first step."""
-
     def record(figures: dict[str, float], step: int) -> None:
         calls.append(step)
         raise how
