@@ -57,6 +57,38 @@ def left_over(monkeypatch):
     return port
 
 
+HERE = "127.0.0.1"
+CASES = [(0, 2, "the other rank", HERE), (0, 4, "the other 3 ranks", socket.gethostname()), (1, 2, "rank 0", HERE)]
+
+
+@pytest.mark.parametrize(("rank", "size", "whom", "host"), first(1, CASES, ci=2))
+def test_a_rank_says_within_seconds_for_whom_it_waits(rank, size, whom, host, left_over, monkeypatch, capfd) -> None:
+    for name, value in (("RANK", str(rank)), ("WORLD_SIZE", str(size)), ("MASTER_ADDR", host)):
+        monkeypatch.setenv(name, value)
+    said = said_by(InputError, join_world, Layout(dp_shard=size))
+    waits = f"rank {rank} of {size} on {socket.gethostname()} waits for {whom} at {host}:{left_over}"
+    assert f"{waits}; {REMEDY}\n" in capfd.readouterr().err
+    assert said == f"{waits}, which nobody answered in 1 s; {REMEDY}"
+
+
+def test_variables_that_do_not_say_where_ranks_meet_and_a_held_port_are_named(left_over, monkeypatch) -> None:
+    with socket.create_server(("127.0.0.1", left_over)), pytest.raises(InputError) as caught:
+        join_world(Layout(dp_shard=2))
+    assert str(caught.value) == (
+        f"rank 0 of 2 cannot listen at MASTER_ADDR: port {left_over} of 127.0.0.1 is in use by another program; set "
+        "MASTER_PORT to a free one"
+    )
+    monkeypatch.delenv("MASTER_ADDR")
+    monkeypatch.delenv("RANK")
+    assert said_by(InputError, join_world, Layout(dp_shard=2)) == (
+        "WORLD_SIZE is 2, and RANK and MASTER_ADDR are not set; start them together, by torchrun or srun; if "
+        "WORLD_SIZE and LOCAL_RANK are left over from another start, put `env -u WORLD_SIZE -u "
+        "LOCAL_RANK -u MASTER_PORT` before the command"
+    )
+    with pytest.raises(InputError, match="2 processes were started; the layout single needs 1; start them together"):
+        join_world(Layout())
+
+
 def test_an_interface_that_is_not_there_is_named_with_its_variable_before_anyone_waits(left_over, monkeypatch) -> None:
     here = ", ".join(network._interfaces())
     monkeypatch.setenv(VARIABLE, "eth9")
