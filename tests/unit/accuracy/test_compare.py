@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -84,7 +83,7 @@ def test_the_page_says_counts_errors_and_reasons():
     assert drawn.startswith("<svg") and drawn.count('r="3"') == 2
 
 
-def test_the_command_says_which_table_is_missing(tmp_path: Path):
+def test_the_command_says_which_table_is_missing(tmp_path):
     command = [sys.executable, "-m", "accuracy", "--published", str(tmp_path), "--docs", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2
@@ -92,7 +91,7 @@ def test_the_command_says_which_table_is_missing(tmp_path: Path):
 
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published figures are not beside this checkout")
-def test_the_published_rows_keep_the_goals(tmp_path: Path):
+def test_the_published_rows_keep_the_goals(tmp_path):
     memory = compare_memory(one for name in ("memory.csv", "stacks-2026.csv") for one in read(PUBLISHED / name))
     summary = summarise(c.error for c in strict(memory.comparisons))
     assert summary.count >= 250

@@ -1,13 +1,11 @@
 """`shardwise data`, and what plan, page and report say of the rows that it has counted."""
 
 import json
-from pathlib import Path
 
 from shardwise.report.collect import collect
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.run import read_json, write_json
-from tests.unit.cli.conftest import Shardwise
 from tests.unit.cli.plan_json import flaws
 from tests.unit.report.runs import finished_run
 from tests.unit.report.test_html import HOSTILE, Page, assert_safe
@@ -98,7 +96,7 @@ def test_the_report_says_what_was_counted_in_its_terminal_its_json_and_its_page(
     assert DataFacts.read(read_json(run.report_json)["rows"]) == DataFacts.read(facts)
 
 
-def test_what_strangers_wrote_is_text_in_terminal_and_page(tmp_path: Path, shardwise: Shardwise) -> None:
+def test_what_strangers_wrote_is_text_in_terminal_and_page(tmp_path, shardwise) -> None:
     run = finished_run(tmp_path / "run")
     data = read_json(run.data)
     source = {"path": HOSTILE, "format": "text", "num_rows": 1, "ignored_columns": [HOSTILE], "notes": {HOSTILE: 3}}

@@ -12,7 +12,6 @@ import typer
 from shardwise.api import plan, recipes
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.spec.job.file import read_job
-from tests.unit.cli.conftest import Shardwise
 
 JOB = """\
 model: tinyllama-1.1b
@@ -34,7 +33,7 @@ def job(tmp_path: Path) -> Path:
     return path
 
 
-def test_one_file_is_printed_alone_and_a_run_on_fewer_gpus_is_told_so(shardwise: Shardwise, job: Path) -> None:
+def test_one_file_is_printed_alone_and_a_run_on_fewer_gpus_is_told_so(shardwise, job: Path) -> None:
     said = shardwise("export", str(job), "--to", "deepspeed")
     assert said.code == 0
     assert json.loads(said.out)["zero_optimization"]["stage"] == 3
@@ -65,7 +64,7 @@ def test_a_plan_that_was_written_by_hand_is_refused(shardwise, job, tmp_path) ->
     assert "`model` or `hardware` is not as a plan has it; write it anew with `shardwise plan --output`" in said
 
 
-def test_several_files_need_a_folder(shardwise: Shardwise, job: Path, tmp_path: Path) -> None:
+def test_several_files_need_a_folder(shardwise, job: Path, tmp_path: Path) -> None:
     sentence = "error: --to trl makes sft.py and accelerate.yaml; name a folder for them with --output"
     assert shardwise.refused("export", str(job), "--to", "trl").strip() == sentence
     out = tmp_path / "out"
@@ -105,7 +104,7 @@ def test_an_unknown_target_and_a_plan_that_is_not_trained_or_does_not_fit_are_re
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_is_planned_as_it_claims(name: str, tmp_path: Path, shardwise: Shardwise) -> None:
+def test_a_recipe_is_planned_as_it_claims(name: str, tmp_path: Path, shardwise) -> None:
     file, models = tmp_path / "job.yaml", []
     if name in HYBRID:  # transformers' defaults are those of Qwen3.5-9B
         module, config = HYBRID[name]
@@ -119,7 +118,7 @@ def test_a_recipe_is_planned_as_it_claims(name: str, tmp_path: Path, shardwise: 
     assert made.chance is None or made.chance.in_100 >= 95
 
 
-def test_recipes_are_listed_and_another_name_is_refused(tmp_path: Path, shardwise: Shardwise) -> None:
+def test_recipes_are_listed_and_another_name_is_refused(tmp_path: Path, shardwise) -> None:
     listed = shardwise("init", "--recipe", "list").out.splitlines()
     assert [line.split()[0] for line in listed] == [*recipes()] and len(listed) >= 13
     said = shardwise("init", tmp_path / "job.yaml", "--recipe", "moon")
@@ -136,7 +135,7 @@ def test_where_there_is_no_gpu_what_can_be_rented_is_compared(kind, hardware, tm
     assert read_job(tmp_path / "job.yaml").hardware == hardware
 
 
-def test_options_answer_and_comments_stay(tmp_path: Path, shardwise: Shardwise) -> None:
+def test_options_answer_and_comments_stay(tmp_path: Path, shardwise) -> None:
     file = tmp_path / "job.yaml"
     options = ("--model", "llama-3.2-1b", "--data", "my chats.jsonl", "--hardware", "2 x 8x H100-SXM")
     said = shardwise("init", file, *options, "--goal", "cheapest", "--yes").out
@@ -148,7 +147,7 @@ def test_options_answer_and_comments_stay(tmp_path: Path, shardwise: Shardwise) 
     assert "is there already; name another file" in shardwise.refused("init", file, "--yes")
 
 
-def test_questions_are_answered_on_a_terminal(tmp_path: Path, shardwise: Shardwise, monkeypatch) -> None:
+def test_questions_are_answered_on_a_terminal(tmp_path: Path, shardwise, monkeypatch) -> None:
     answers = iter(["smollm2-135m", "rows.csv", "this", "fastest", "runs/mine"])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr(typer, "prompt", lambda *_, **__: next(answers))

@@ -4,7 +4,6 @@ import html
 import io
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -16,7 +15,6 @@ from shardwise.spec.data_facts import DataFacts, PartFacts
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.forecast import Plan, Rejection
 from shardwise.spec.plan.timeline import Kind, Lane, Stream, Timeline, TimelineSpan
-from tests.unit.cli.conftest import Shardwise
 from tests.unit.cli.plans import nothing_fits, plan
 
 
@@ -156,7 +154,7 @@ def test_model_parallel_is_seen_as_a_staircase() -> None:
     assert legend(staircase()).startswith("F forward  B backward  . waits for others")
 
 
-def test_the_shares_beside_a_part_of_a_step_are_those_of_the_whole(shardwise: Shardwise, tmp_path: Path) -> None:
+def test_the_shares_beside_a_part_of_a_step_are_those_of_the_whole(shardwise, tmp_path) -> None:
     """A pipeline of 64 micro-batches waits far less than 8 of them would."""
     asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora", "--hardware", "4x RTX-6000-Ada")
     sets = ("layout={pp: 4, schedule: gpipe}", "train.global_batch_size=64", "train.micro_batch_size=1")

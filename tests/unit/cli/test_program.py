@@ -11,7 +11,6 @@ import pytest
 
 from shardwise import __version__
 from tests.speed import children, quiet_seconds
-from tests.unit.cli.conftest import Shardwise
 
 SHARDWISE = [sys.executable, "-m", "shardwise"]
 JOB = "model: tinyllama-1.1b\nhardware: 2x RTX-6000-Ada\ndata: {max_length: 512}\ntrain: {global_batch_size: 16}\n"
@@ -33,7 +32,7 @@ def test_a_plan_is_quick(job: Path) -> None:
     assert seconds_of("--help", limit=0.5) < 0.5 and seconds_of("plan", str(job), limit=1.0) < 1.0
 
 
-def test_help_names_every_verb(shardwise: Shardwise) -> None:
+def test_help_names_every_verb(shardwise) -> None:
     said = shardwise("--help")
     assert said.code == 0
     for verb in ("plan", "train", "report", "doctor"):
@@ -46,7 +45,7 @@ def test_help_names_every_verb(shardwise: Shardwise) -> None:
     "arguments",
     [["fly"], ["plan", "--speed"], ["train"], ["report", "absent"], ["train", "a", "b"], ["verify", "absent.yaml"]],
 )
-def test_a_wrong_command_line_is_bad_input(shardwise: Shardwise, arguments: list[str]) -> None:
+def test_a_wrong_command_line_is_bad_input(shardwise, arguments: list[str]) -> None:
     said = shardwise.refused(*arguments)
     assert said and "Traceback" not in said
 
@@ -73,7 +72,7 @@ def test_a_pipe_gets_no_escape_codes_and_may_be_left_early(job: Path) -> None:
     assert program.returncode == 0
 
 
-def test_doctor_says_what_is_here_and_what_is_lacking(shardwise: Shardwise) -> None:
+def test_doctor_says_what_is_here_and_what_is_lacking(shardwise) -> None:
     said = shardwise("doctor")
     assert said.code == 0
     assert all(word in said.out for word in ("python", "torch", "C compiler"))
@@ -83,7 +82,7 @@ def test_doctor_says_what_is_here_and_what_is_lacking(shardwise: Shardwise) -> N
     assert all({"severity", "what", "hint"} == set(finding) for finding in found["findings"])
 
 
-def test_the_names_that_a_refusal_points_to_are_listed(shardwise: Shardwise) -> None:
+def test_the_names_that_a_refusal_points_to_are_listed(shardwise) -> None:
     assert "nearest known: gpt2" in shardwise("plan", "--model", "gpt-5", "--hardware", "1x L4").err
     for model, hardware, kind in (("zzyzx-q", "1x L4", "models"), ("gpt2", "1x Quux", "gpus")):
         assert f"shardwise plan --list {kind}" in shardwise.refused("plan", "--model", model, "--hardware", hardware)

@@ -18,7 +18,6 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Plan
 from shardwise.spec.support.trained import rehearsal_refusals
 from tests.marks import first
-from tests.unit.cli.conftest import Shardwise
 from tests.unit.configs import config
 
 POSITIONS = {"max_position_embeddings": 128, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
@@ -47,7 +46,7 @@ def job(tmp_path: Path) -> Path:
     return file
 
 
-def test_every_distinct_rank_has_its_peak_beside_the_forecast(job: Path, shardwise: Shardwise) -> None:
+def test_every_distinct_rank_has_its_peak_beside_the_forecast(job: Path, shardwise) -> None:
     said = shardwise("rehearse", job, "--json", "--set", "layout.dp_shard=2", "--set", "layout.pp=2")
     assert said.code == 0
     found = json.loads(said.out)
@@ -81,7 +80,7 @@ def test_parts_are_those_of_the_forecast(layout, size, vocabulary, job, shardwis
         assert rehearsed == pytest.approx(forecast[part], abs=0.02 * rank["peak_bytes"]), part
 
 
-def test_what_does_not_fit_is_rehearsed_too_and_exits_1(job: Path, shardwise: Shardwise) -> None:
+def test_what_does_not_fit_is_rehearsed_too_and_exits_1(job: Path, shardwise) -> None:
     wide = {**CONFIG, "vocab_size": 30_000_000, "num_hidden_layers": 1}
     (job.parent / "config.json").write_text(json.dumps(wide))
     options = ("--set", "hardware=1x RTX-4090", "--set", "data.max_length=8", "--set", "train.offload=none")
@@ -113,7 +112,7 @@ def test_what_cannot_be_rehearsed_is_named(family: str, options: Any, sentence: 
     assert reason.startswith(sentence)
 
 
-def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwise) -> None:
+def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise) -> None:
     eager = ("--set", "train.compile=false")
     forecast = shardwise.json("plan", job, *eager)
     said = shardwise("plan", job, "--rehearse", "--json", *eager)
@@ -132,7 +131,7 @@ def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwis
 
 
 @pytest.mark.slow
-def test_what_was_chosen_is_rehearsed_and_compiled_blocks_are_said(job: Path, shardwise: Shardwise) -> None:
+def test_what_was_chosen_is_rehearsed_and_compiled_blocks_are_said(job: Path, shardwise) -> None:
     """The same micro-batch and recompute before and after; what eager blocks add is taken off."""
     asked = ("--set", "train.compile=true", "--set", "layout=ddp", "--set", "data.max_length=128")
     commands = (("plan", job), ("plan", job, "--rehearse"), ("rehearse", job))
@@ -213,7 +212,7 @@ def _processor_seconds() -> float:
 @pytest.mark.slow
 @pytest.mark.timed
 @pytest.mark.parametrize("name", LARGE)
-def test_large_models_are_rehearsed_soon(name: str, job: Path, shardwise: Shardwise) -> None:
+def test_large_models_are_rehearsed_soon(name: str, job: Path, shardwise) -> None:
     model, hardware, layout, most_seconds = LARGE[name]
     train = {"global_batch_size": 1024, "micro_batch_size": 1}
     asked = {"model": model, "data": {"num_rows": 10**6, "max_length": 4096}, "train": train, "hardware": hardware}

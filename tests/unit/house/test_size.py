@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9280,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51435, 33915
+ALL, ALL_TESTS = 51435, 33925
 
 #: Lines of comments and docstrings longer than `COLUMNS`, of the package and of the tests.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 6, 0

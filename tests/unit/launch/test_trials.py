@@ -1,7 +1,6 @@
 """Which layouts a machine can hold."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -110,7 +109,7 @@ def test_a_trial_sets_its_hardware_layout_and_folder(label: str, hardware: str) 
     assert job.output_dir == "runs/it's: here"
 
 
-def test_an_earlier_trial_is_removed_and_nothing_else_is(tmp_path: Path) -> None:
+def test_an_earlier_trial_is_removed_and_nothing_else_is(tmp_path) -> None:
     run, other = RunDirectory(tmp_path / "run"), tmp_path / "other"
     write_text(run.resolved, "{}")
     write_text(run.final / "model.safetensors", "")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -43,7 +42,7 @@ def problems(text: str, *overrides: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_the_example_is_a_job_whose_learning_rate_follows_the_method_unless_stated(tmp_path: Path) -> None:
+def test_the_example_is_a_job_whose_learning_rate_follows_the_method_unless_stated(tmp_path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbf" + FULL.encode())  # a byte order mark is no error
     job = read_job(tmp_path / "job.yaml")
     assert job.data.path[0].path == "chats.jsonl"
@@ -158,7 +157,7 @@ def test_a_bad_override_is_named_as_it_was_written(override: str, sentence: str)
     assert problems(FULL, override)[0].startswith(sentence)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_named(tmp_path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"model: m\n# caf\xe9\n")
     (tmp_path / "pointer.yaml").write_text("version https://git-lfs.github.com/spec/v1\n")
     said = {"missing.yaml": "there is no such file", ".": "is a folder", "pointer.yaml": "Git LFS pointer"}

@@ -1,7 +1,5 @@
 """The run directory: whole files appear at once, growing ones are read up to their last line."""
 
-from pathlib import Path
-
 import pytest
 
 from shardwise.spec.run import (
@@ -16,7 +14,7 @@ from shardwise.spec.run import (
 )
 
 
-def test_a_record_that_is_still_being_written_or_no_json_is_left_out(tmp_path: Path) -> None:
+def test_a_record_that_is_still_being_written_or_no_json_is_left_out(tmp_path) -> None:
     run = RunDirectory(tmp_path)
     run.metrics.write_text('nonsense\n[1]\n{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
     assert [record["step"] for record in read_metrics(run)] == [1]
@@ -25,7 +23,7 @@ def test_a_record_that_is_still_being_written_or_no_json_is_left_out(tmp_path: P
         append_line(run.metrics, {"loss": float("nan")})
 
 
-def test_a_resumed_run_forgets_the_steps_it_takes_again(tmp_path: Path) -> None:
+def test_a_resumed_run_forgets_the_steps_it_takes_again(tmp_path) -> None:
     run = RunDirectory(tmp_path)
     for step in (1, 2, 3, 4):
         append_line(run.metrics, {"step": step, "loss": 1.0})
@@ -36,7 +34,7 @@ def test_a_resumed_run_forgets_the_steps_it_takes_again(tmp_path: Path) -> None:
     assert [record["loss"] for record in read_metrics(run)] == [1.0, 2.5, 2.0]
 
 
-def test_only_committed_checkpoints_count_and_the_newest_comes_first(tmp_path: Path) -> None:
+def test_only_committed_checkpoints_count_and_the_newest_comes_first(tmp_path) -> None:
     run = RunDirectory(tmp_path)
     for step in (5, 100, 20):
         write_json(run.checkpoint(step) / "manifest.json", {})
@@ -45,7 +43,7 @@ def test_only_committed_checkpoints_count_and_the_newest_comes_first(tmp_path: P
     assert [step for step, _ in run.checkpoints()] == [100, 20, 5]
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path) -> None:
     write_text(tmp_path / "a.txt", "old")
     with pytest.raises(UnicodeEncodeError):
         write_text(tmp_path / "a.txt", "\ud800")

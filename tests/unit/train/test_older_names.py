@@ -1,7 +1,6 @@
 """A saved config.json holds the names that transformers 5 gave up too, and is read as before."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_older_names_stand_beside_the_new_ones(case: str, tmp_path: Path) -> None:
+def test_older_names_stand_beside_the_new_ones(case: str, tmp_path) -> None:
     family, settings = CASES[case]
     expected = {key: value for key, value in settings.items() if "rope" in key or "rotary" in key}
     config: Any = AutoConfig.for_model(family, **json.loads(json.dumps(settings)))
@@ -38,7 +37,7 @@ def test_older_names_stand_beside_the_new_ones(case: str, tmp_path: Path) -> Non
     assert {**read.to_dict(), "_name_or_path": ""} == config.to_dict()
 
 
-def test_a_text_model_inside_another_keeps_them_too(tmp_path: Path) -> None:
+def test_a_text_model_inside_another_keeps_them_too(tmp_path) -> None:
     config: Any = AutoConfig.for_model("mistral3")
     config.save_pretrained(tmp_path)
     keep_older_names(tmp_path, config, None)
@@ -46,7 +45,7 @@ def test_a_text_model_inside_another_keeps_them_too(tmp_path: Path) -> None:
     assert text["rope_theta"] == text["rope_parameters"]["rope_theta"]
 
 
-def test_what_the_base_states_is_kept_where_it_changes_nothing(tmp_path: Path) -> None:
+def test_what_the_base_states_is_kept_where_it_changes_nothing(tmp_path) -> None:
     base, folder = tmp_path / "base", tmp_path / "final"
     base.mkdir()
     stated = {"model_type": "gpt_neox", "rotary_pct": 0.5, "rotary_emb_base": 20000, "torch_dtype": "float16"}
@@ -61,7 +60,7 @@ def test_what_the_base_states_is_kept_where_it_changes_nothing(tmp_path: Path) -
     assert not {"torch_dtype", "_name_or_path"} & (set(after) - set(before))
 
 
-def test_a_scaling_that_was_trained_is_not_the_bases(tmp_path: Path) -> None:
+def test_a_scaling_that_was_trained_is_not_the_bases(tmp_path) -> None:
     base, folder = tmp_path / "base", tmp_path / "final"
     base.mkdir()
     (base / "config.json").write_text(json.dumps({"model_type": "llama", "rope_theta": 5e5, "rope_scaling": LLAMA3}))

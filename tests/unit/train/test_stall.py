@@ -3,7 +3,6 @@
 import json
 import socket
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
@@ -88,7 +87,7 @@ def test_a_standing_comes_back_from_its_file() -> None:
     assert from_plain(Standing, json.loads(json.dumps(asdict(at(2))))) == at(2)
 
 
-def test_a_phase_is_in_a_step_or_comes_after_one(tmp_path: Path) -> None:
+def test_a_phase_is_in_a_step_or_comes_after_one(tmp_path) -> None:
     run = RunDirectory(tmp_path)
     run.logs.mkdir(parents=True)
     journal = Journal(run=run, rank=1)
@@ -106,7 +105,7 @@ def test_a_phase_is_in_a_step_or_comes_after_one(tmp_path: Path) -> None:
     assert journal.at == "saving (after step 6)"
 
 
-def test_where_it_is_before_the_first_step(tmp_path: Path) -> None:
+def test_where_it_is_before_the_first_step(tmp_path) -> None:
     journal = Journal(run=RunDirectory(tmp_path), rank=1)
     journal.enter("types")
     journal.turn_to("reading checkpoints")
@@ -120,7 +119,7 @@ def test_where_it_is_before_the_first_step(tmp_path: Path) -> None:
     assert journal.before_first_step == ""
 
 
-def test_the_first_rank_of_a_node_says_once_on_its_terminal_why_it_fails(tmp_path: Path, monkeypatch) -> None:
+def test_the_first_rank_of_a_node_says_once_on_its_terminal_why_it_fails(tmp_path, monkeypatch) -> None:
     run = RunDirectory(tmp_path)
     run.logs.mkdir(parents=True)
     terminal = tmp_path / "terminal"

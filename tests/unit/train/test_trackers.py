@@ -1,7 +1,5 @@
 """Trackers: TensorBoard writes what others read, a missing one is said, a failing one ignored."""
 
-from pathlib import Path
-
 import pytest
 
 from shardwise.launch.follow import Follower, Notice
@@ -18,7 +16,7 @@ def job(*trackers: str) -> Job:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # tensorboard's protobuf
-def test_tensorboard_gets_every_figure(tmp_path: Path) -> None:
+def test_tensorboard_gets_every_figure(tmp_path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     trackers = Trackers(["tensorboard"], job("tensorboard"), RunDirectory(tmp_path), complain=pytest.fail)
@@ -31,7 +29,7 @@ def test_tensorboard_gets_every_figure(tmp_path: Path) -> None:
     assert len(events.Scalars("train/grad_norm")) == 2
 
 
-def test_a_tracker_that_cannot_be_opened_is_left_out(tmp_path: Path) -> None:
+def test_a_tracker_that_cannot_be_opened_is_left_out(tmp_path) -> None:
     (tmp_path / "tensorboard").write_text("a file in the place of the folder")
     said: list[str] = []
     trackers = Trackers(["tensorboard"], job("tensorboard"), RunDirectory(tmp_path), complain=said.append)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,7 +140,7 @@ def test_everything_is_done_by_keyboard_alone(browser: Any, served: Served) -> N
     page.close()
 
 
-def test_a_config_is_dropped(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_a_config_is_dropped(browser: Any, served: Served, tmp_path) -> None:
     tab = Tab(browser, served.url)
     tab.open(QUESTION)
     file = tmp_path / "config.json"
@@ -178,7 +177,7 @@ def test_a_list_that_is_told_anew_keeps_what_is_ticked_and_focused(browser: Any,
         tab.assert_calm()
 
 
-def test_a_server_that_is_gone_is_said_until_it_is_back(browser: Any, tmp_path: Path) -> None:
+def test_a_server_that_is_gone_is_said_until_it_is_back(browser: Any, tmp_path) -> None:
     folder, words = fill(tmp_path / "folder"), "textContent.includes('does not answer')"
     with serving(folder) as found, Tab(browser, found.url) as live, Tab(browser, found.url) as asked:
         live.open("/run?name=runs/live")
@@ -205,7 +204,7 @@ def test_a_page_fits_its_window_stays_in_place_and_is_accessible(browser: Any, s
                 tab.assert_accessible()
 
 
-def test_rows_of_a_dropped_file_are_counted_in_the_browser(browser: Any, served: Served, tmp_path: Path) -> None:
+def test_rows_of_a_dropped_file_are_counted_in_the_browser(browser: Any, served: Served, tmp_path) -> None:
     rows = [json.dumps({"messages": [{"role": "user", "content": "x" * 400}]}) for _ in range(1234)]
     (tmp_path / "chats.jsonl").write_text("\n".join([*rows, json.dumps({"text": "y" * 40_000})]) + "\n\n")
     (tmp_path / "rows.csv").write_text('prompt,answer\n"two\nlines, one row",b\nc,d\n')

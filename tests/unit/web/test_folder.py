@@ -21,7 +21,6 @@ from shardwise.errors import InputError
 from shardwise.web.folder import export
 from shardwise.web.inside import answer
 from shardwise.web.question import WebQuestion
-from tests.unit.cli.conftest import Shardwise
 from tests.unit.web.browser import Tab
 from tests.unit.web.conftest import CONFIG
 from tests.unit.web.test_pages import USUAL, random_question
@@ -44,7 +43,7 @@ def asked(page: str, **query: str) -> str:
     return answer(page, urlencode(query))[2]
 
 
-def test_a_folder_with_something_else_is_left_as_it_is(shardwise: Shardwise, tmp_path: Path) -> None:
+def test_a_folder_with_something_else_is_left_as_it_is(shardwise, tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("mine")
     said = shardwise.refused("serve", "--export", tmp_path)
     assert "exists and is no folder that `shardwise serve --export` made; name another" in said
