@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from tests.refusals import said_by as said_by
 
 #: What ranks import on their way, imported here once and not in every fork of every world.
 for _name in (
@@ -61,13 +62,6 @@ def run_world(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]
         for receiving, sending in pipes:
             receiving.close()
             sending.close()
-
-
-def said_by(error: type[Exception], action: Callable[..., Any], *arguments: Any, **named: Any) -> str:
-    """The sentence with which an action is refused."""
-    with pytest.raises(error) as caught:
-        action(*arguments, **named)
-    return str(caught.value)
 
 
 def _answer(rank: int, pipe: Any, ranks: list[Any]) -> Any:

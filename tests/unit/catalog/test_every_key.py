@@ -66,7 +66,6 @@ def other_values(value):
 
 
 def parameters(config):
-    """Of transformers' model; None where it does not build one."""
     try:
         return sum(p.numel() for p in build(config).parameters())
     except UNBUILT:
@@ -98,7 +97,6 @@ def test_no_key_changes_the_parameters_unseen(kind):
 
 
 def ours(config):
-    """Parameters of the shape; None where the file is refused."""
     try:
         return shape_from_data(config, file="-").num_parameters
     except ModelError:

@@ -19,6 +19,11 @@ from tests.unit.catalog.small import LAYERS, SMALL, build, small_config
 
 #: Family -> what else its configurations may say, of 5 blocks.
 VARIANTS = json.loads(Path(__file__).with_name("variants.json").read_text(encoding="utf-8"))
+CASES = [small_config(kind, tie_word_embeddings=tied) for kind in FAMILIES for tied in (False, True)]
+CASES += [small_config(kind, **changes) for kind, variants in VARIANTS.items() for changes in variants]
+#: Bloom's code has no key for these; OPT's projection is wanted where it differs from the width.
+NOT_IN_TRANSFORMERS = {("bloom", "max_position_embeddings"), ("bloom", "hidden_act"), ("mpt", "hidden_act")}
+NOT_IN_TRANSFORMERS |= {("opt", "word_embed_proj_dim")}
 
 
 def blocks_of(model):
@@ -27,14 +32,12 @@ def blocks_of(model):
 
 
 def place(name):
-    """Where a matrix of a block belongs, by its name."""
     first, _, rest = name.partition(".")
     is_mlp = first in ("mlp", "ffn", "feed_forward", "block_sparse_moe", "fc1", "fc2")
     return ("experts" if rest.startswith("experts.") else "mlp") if is_mlp else "attention"
 
 
 def their_counts(model):
-    """Parameters by the kind of the module that holds them."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     inside = {id(p): name for block in blocks_of(model) for name, p in block.named_parameters()}
     counts = Counter()
@@ -67,10 +70,6 @@ def our_counts(shape):
     return +counts
 
 
-CASES = [small_config(kind, tie_word_embeddings=tied) for kind in FAMILIES for tied in (False, True)]
-CASES += [small_config(kind, **changes) for kind, variants in VARIANTS.items() for changes in variants]
-
-
 def name_of(config):
     changes = {key: value for key, value in config.items() if SMALL.get(key) != value and key != "model_type"}
     return f"{config['model_type']}-{'-'.join(f'{key}={value}' for key, value in changes.items())}"[:80]
@@ -93,7 +92,6 @@ def test_a_family_has_the_parameters_the_names_and_the_blocks_of_the_module_tree
 
 
 def names_are_those_of(model, shape):
-    """Of the modules outside the blocks."""
     names, called = shape.names, {id(module): name for name, module in model.named_modules()}
     assert names.embedding == called[id(model.get_input_embeddings())]
     assert names.head == called[id(model.get_output_embeddings())]
@@ -152,11 +150,6 @@ def test_what_drops_out_by_itself_is_known(kind):
     none = {key: 0.0 for key, rate in theirs.items() if "drop" in key and isinstance(rate, float)}
     assert not shape_from_data(small_config(kind, **none), file="-").drops_out
     assert shape_from_data(small_config(kind, attention_dropout=0.2), file="-").drops_out
-
-
-#: Bloom's code has no key for these; OPT's projection is wanted where it differs from the width.
-NOT_IN_TRANSFORMERS = {("bloom", "max_position_embeddings"), ("bloom", "hidden_act"), ("mpt", "hidden_act")}
-NOT_IN_TRANSFORMERS |= {("opt", "word_embed_proj_dim")}
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

@@ -48,8 +48,7 @@ def test_several_machines_are_offered_where_they_have_a_fabric_and_every_size_wh
 @pytest.mark.parametrize("name", providers())
 def test_every_provider_has_a_source_and_machines_of_gpus_that_are_known(name: str) -> None:
     provider = providers()[name]
-    assert provider.source
-    assert provider.url.startswith("https://")
+    assert provider.source and provider.url.startswith("https://")
     assert provider.sizes.keys() <= known_gpus().keys()
     assert all(sizes == sorted(set(sizes)) and sizes[0] >= 1 for sizes in provider.sizes.values())
     assert set(provider.fabric) <= provider.sizes.keys()
@@ -65,8 +64,7 @@ def test_a_list_is_what_is_written_with_commas_and_no_one_hardware() -> None:
     assert Job.model_validate({"model": "m", "hardware": written}).hardware == job.hardware
     flag = Override.of_flag("--hardware", key="hardware", value=written)
     assert read_request(None, overrides=["model=m", flag]).job.hardware == job.hardware
-    assert is_open(" Any ")
-    assert not is_open("4x A100-80GB")
+    assert is_open(" Any ") and not is_open("4x A100-80GB")
     with pytest.raises(HardwareError, match="leaves it open, which only `plan` answers; leave hardware out"):
         parse_hardware("any")
     with pytest.raises(HardwareError, match="leaves it open"):

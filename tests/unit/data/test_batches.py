@@ -123,8 +123,7 @@ def test_labels_are_the_next_tokens_and_rows_stop_at_max_length(tmp_path: Path) 
     assert ids.tolist() == [1, 2, 3, 4, 5, 6]
     assert positions.tolist() == [0, 1, 2, 3, 4, 5]
     assert labels.tolist() == [IGNORED, IGNORED, 4, 5, 6, IGNORED]
-    assert data.trained_counts.tolist() == [3]
-    assert data.where(0) == "source-0.jsonl:1"
+    assert data.trained_counts.tolist() == [3] and data.where(0) == "source-0.jsonl:1"
 
 
 def test_padding_behind_a_pack_is_a_document_and_packs_do_not_mix_sources(tmp_path: Path) -> None:

@@ -31,8 +31,7 @@ def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(tmp_pa
     path = write_jsonl(tmp_path / "chats.jsonl", [{**row, "id": 3} for row in QUESTIONS])
     data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
     said = capsys.readouterr().err
-    assert f"{path}: 50 rows, question/answer\n" in said
-    assert "columns not used: id" in said
+    assert f"{path}: 50 rows, question/answer\n" in said and "columns not used: id" in said
     assert "train: 50 sequences of at most" in said
     assert read_json(tmp_path / "run" / "data.json") == data_json
     train = data_json["train"]
@@ -152,8 +151,7 @@ def test_what_shapes_tokens_is_part_of_the_key_and_what_does_not_is_not(tmp_path
         return prepared(tmp_path / "run", model=plain_model, data={"path": str(path), **data})["fingerprint"]
 
     first = key()
-    assert key(shuffle=False) == first
-    assert key(max_length=512) != first
+    assert key(shuffle=False) == first and key(max_length=512) != first
     moved = path.rename(tmp_path / "moved.jsonl")
     data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(moved)})
     assert data_json["fingerprint"] == first

@@ -21,6 +21,7 @@ INST = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
     "{% else %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
 )
+TURN = "<|im_start|>user\nriver<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.fixture(scope="session", params=["<s> $A", "<s> $A </s>"])
@@ -33,9 +34,6 @@ def beginning(request, plain_model: Path, tmp_path_factory: pytest.TempPathFacto
     )
     tokenizer.save_pretrained(folder)
     return load_tokenizer(str(folder))
-
-
-TURN = "<|im_start|>user\nriver<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.mark.parametrize(
@@ -87,8 +85,7 @@ def test_a_prompt_that_holds_the_templates_marks_is_taken_as_it_is_and_that_is_s
         assert bare.text != f"{prompt}stone"
     by_hand = replace(renderer, rendered=False).render(Pair(prompt=READY[family], completion="stone"))
     assert by_hand.notes == ()
-    assert by_hand.text.count("river") == 1
-    assert by_hand.text != ready.text
+    assert by_hand.text.count("river") == 1 and by_hand.text != ready.text
     assert replace(renderer, rendered=True).render(Pair(prompt="river ", completion="stone")).text == "river stone"
     with pytest.raises(RowError, match=r"data.rendered: true has no meaning for a chat, which is put into a template"):
         replace(renderer, rendered=True).render(talk("hi", "hello"))

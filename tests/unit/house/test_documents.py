@@ -9,6 +9,8 @@ from shardwise.spec.job.file import read_job
 from tests.unit.house.tree import ROOT, run_python, text_of, tracked_files
 
 TARGETS = re.findall(r"^([a-z][a-z-]*):.*## ", text_of("Makefile"), flags=re.MULTILINE)
+DEMO = ROOT / "examples/demo"
+ROWS = ("basics.jsonl", "yaml_answers.jsonl", "preferences.jsonl")
 
 
 def test_the_readme_and_continuous_integration_name_the_commands_there_are() -> None:
@@ -34,10 +36,6 @@ def test_the_constraints_pin_torch_without_a_build_and_every_other_version_exact
     lines = [line for line in text_of("constraints.txt").splitlines() if not line.startswith("#")]
     assert "torch==2.13.0" in lines
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.]+", line)] == []
-
-
-DEMO = ROOT / "examples/demo"
-ROWS = ("basics.jsonl", "yaml_answers.jsonl", "preferences.jsonl")
 
 
 def test_the_rows_are_what_the_generator_writes(tmp_path):

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -44,7 +43,7 @@ STEPS: dict[str, list[tuple[str, str]]] = {
             '    if name == "lion":\n'
             "        from shardwise.parallel.optimizer.lion import Lion\n\n"
             "        return Lion(groups, **rate, betas=(train.adam_beta1, train.adam_beta2))\n",
-        ),
+        )
     ],
 }
 
@@ -74,7 +73,7 @@ pathlib.Path("found.json").write_text(json.dumps({**sizes, "weight": weight.toli
 
 
 @pytest.mark.slow
-def test_an_optimizer_is_added_by_the_files_of_its_recipe_alone(tmp_path: Path) -> None:
+def test_an_optimizer_is_added_by_the_files_of_its_recipe_alone(tmp_path) -> None:
     recipe = re.search(r"### Add an optimizer\n(.*?)\n#", text_of("CONTRIBUTING.md"), re.DOTALL)
     named = re.findall(r"^\d\. `src/shardwise/([\w/.]+)`", recipe[1].replace("NAME", "lion"), re.MULTILINE)
     assert set(STEPS) <= set(named) and len(named) <= 6

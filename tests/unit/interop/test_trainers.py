@@ -24,6 +24,9 @@ TORCHTITAN = {
     "compile": "enable",
     **dict.fromkeys(("optimizer", "lr_scheduler", "activation_checkpoint", "model_spec", "hf_assets_path"), ""),
 }
+HOST = {"device": "cpu", "pin_memory": True}
+BUCKET = {"reduce_bucket_size": 25_000_000}
+STAGE_3 = {"stage": 3, **BUCKET, "stage3_max_reuse_distance": 0, "stage3_gather_16bit_weights_on_model_save": True}
 
 
 def test_accelerate_reads_every_key_and_no_word_as_false() -> None:
@@ -64,11 +67,6 @@ def test_what_other_trainers_do_otherwise_is_said() -> None:
     assert "norms and biases as a group of their own with weight_decay 0" in said
     assert "the script calls module.compile() on each" in said
     assert "the script says schedule: linear with 0 steps of warmup" in said
-
-
-HOST = {"device": "cpu", "pin_memory": True}
-BUCKET = {"reduce_bucket_size": 25_000_000}
-STAGE_3 = {"stage": 3, **BUCKET, "stage3_max_reuse_distance": 0, "stage3_gather_16bit_weights_on_model_save": True}
 
 
 @pytest.mark.parametrize(
@@ -128,8 +126,7 @@ def test_the_trl_script_says_the_job() -> None:
     settings = keywords_of(script, "SFTConfig")
     schedule = {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.1, "num_train_epochs": 2}
     assert (schedule | {"train_sampling_strategy": "sequential", "bf16": True}).items() <= settings.items()
-    assert "max_steps" not in settings
-    assert settings["model_init_kwargs"]["dtype"] == "float32"
+    assert "max_steps" not in settings and settings["model_init_kwargs"]["dtype"] == "float32"
     assert keywords_of(script, "LoraConfig")["r"] == 8
     assert "load_dataset('json', data_files='rows.jsonl', split=\"train\").rename_columns({'q'" in script
     assert set(made.files) == {"sft.py", "accelerate.yaml"}

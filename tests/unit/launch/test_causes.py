@@ -117,8 +117,7 @@ def test_what_stood_in_the_files_before_is_not_told_again(run: RunDirectory) -> 
     announce(run, "training", total_steps=10, first_step=2)
     append_line(run.metrics, {"step": 2, "loss": 2.0})
     phase = Phase(name="training", total_steps=10, detail={"first_step": 2})
-    assert follower.updates() == [phase, StepMetrics(step=2, loss=2.0)]
-    assert follower.updates() == []
+    assert follower.updates() == [phase, StepMetrics(step=2, loss=2.0)] and follower.updates() == []
 
 
 def test_a_line_that_is_still_being_written_is_told_when_it_is_whole(run: RunDirectory) -> None:

@@ -10,6 +10,7 @@ from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.processes import torchrun as joined
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.torchrun import Place
+from tests.refusals import said_by
 
 STARTED = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
 FIRST = Place(rank=0, size=2, local_size=2, launch="x")
@@ -22,7 +23,6 @@ def silent(text: str) -> None:
 
 @pytest.fixture
 def left_over(monkeypatch):
-    """What a shell has that torchrun once started a rank in."""
     for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     found = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -71,11 +71,10 @@ def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_si
     monkeypatch.setattr(joined, "SAID_AFTER_SECONDS", 0.1)
     monkeypatch.setattr(joined, "PATIENCE_SECONDS", 0.5)
     said: list[str] = []
-    with pytest.raises(RunDirectoryError) as caught:
-        joined.wait_for_rank_0(run, SECOND, say=said.append)
+    refusal = said_by(RunDirectoryError, joined.wait_for_rank_0, run, SECOND, say=said.append)
     waits = f"rank 1 of 2 on {socket.gethostname()} waits for rank 0 at 127.0.0.1:29500, and sees no sign of it in "
     assert said == [f"{waits}{run.logs}; {REMEDY}"]
-    assert str(caught.value) == f"{waits}{run.logs} after 0.5 s; {REMEDY}"
+    assert refusal == f"{waits}{run.logs} after 0.5 s; {REMEDY}"
     with pytest.raises(RunDirectoryError, match="output_dir must lie on a disk that all nodes share, at the same path"):
         joined.wait_for_rank_0(run, replace(SECOND, local_size=1), say=said.append)
     joined.write_preparing(run, FIRST)

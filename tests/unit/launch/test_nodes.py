@@ -12,6 +12,7 @@ from shardwise.launch.failure import RankExit
 from shardwise.launch.nodes import peers as module
 from shardwise.launch.nodes.meeting import Nodes, gather, join, listen
 from shardwise.launch.nodes.peers import Peers, word_of
+from tests.refusals import said_by
 from tests.unit.fakes import wait_until
 
 
@@ -24,7 +25,6 @@ def nodes() -> Nodes:
 
 @pytest.fixture
 def both(nodes: Nodes) -> Generator[tuple[Peers, Peers]]:
-    """Node 0 and node 1, linked."""
     with listen(nodes) as server:
         other = join(replace(nodes, rank=1), say=print)
         first = gather(nodes, server, say=print)
@@ -45,9 +45,7 @@ def both(nodes: Nodes) -> Generator[tuple[Peers, Peers]]:
     ],
 )
 def test_options_that_are_missing_or_impossible_are_refused(options, sentence) -> None:
-    with pytest.raises(InputError) as caught:
-        Nodes.read(**{"max_restarts": 0, **options})
-    assert sentence in str(caught.value)
+    assert sentence in said_by(InputError, Nodes.read, **{"max_restarts": 0, **options})
 
 
 def test_the_master_may_have_a_port_and_one_node_is_a_run_on_this_machine() -> None:

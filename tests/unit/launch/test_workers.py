@@ -20,6 +20,7 @@ from shardwise.launch.processes.workers import run_workers
 from shardwise.launch.ranks import local_ranks
 from shardwise.spec.run import RunDirectory, read_json, write_json
 from tests.marks import first
+from tests.refusals import said_by
 from tests.unit.fakes import processes_of, wait_until
 
 pytestmark = pytest.mark.dist
@@ -84,10 +85,9 @@ if rank == 1:
     fail("the loss is nan")
 time.sleep(600)  # a rank that hangs in a collective and does not hear the signal
 """)
-    with pytest.raises(WorkerFailedError) as caught:
-        run_workers(run, processes=2, module=module)
+    said = said_by(WorkerFailedError, run_workers, run, processes=2, module=module)
     ended = time.time()
-    first, log = str(caught.value).splitlines()
+    first, log = said.splitlines()
     assert first == "rank 1 failed while training (step 17): ValueError: the loss is nan (loop.py:88)"
     assert log == f"its log: {run.rank_log(1)}"
     assert ended - float((run.logs / "failed_at.json").read_text()) < 10
@@ -104,10 +104,9 @@ if rank == 1:
 wait_for(run.logs / "rank_1.pid")
 fail("connection closed by peer")
 """)
-    with pytest.raises(RanOutOfMemoryError) as caught:
-        run_workers(run, processes=2, module=module)
-    assert str(caught.value).startswith("rank 1 was ended by signal 9 (SIGKILL); the kernel does that when")
-    assert str(caught.value).endswith("  | last words"), "there is no checkpoint to go on from"
+    said = said_by(RanOutOfMemoryError, run_workers, run, processes=2, module=module)
+    assert said.startswith("rank 1 was ended by signal 9 (SIGKILL); the kernel does that when")
+    assert said.endswith("  | last words"), "there is no checkpoint to go on from"
     assert processes_of(run) == []
 
 

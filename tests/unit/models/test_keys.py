@@ -34,7 +34,6 @@ def saved_by_transformers(kind: str, folder: Path, *, tied: bool) -> dict[str, t
 
 
 def load(folder: Path) -> tuple[nn.Module, Keys]:
-    """The folder as training loads it."""
     model, weights = build_on_meta(read_config(folder), attn_implementation="eager"), Weights(folder)
     keys = Keys(model, weights.names, weights.shape)
     weights.rename(keys)

@@ -31,7 +31,6 @@ LAST = ROWS * COLUMNS - 1
 
 
 def hub_cache(home: Path, repository: str) -> Path:
-    """A snapshot as huggingface_hub lays it out."""
     folder = home / "hub" / f"models--{repository.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("0" * 40)

@@ -27,7 +27,6 @@ FAMILIES = {
 
 
 def model(folder: Path, way: str, *, block: int = 16) -> Path:
-    """A random model as it is published."""
     torch.manual_seed(0)
     kind, keys = FAMILIES[way]
     AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **NARROW, **keys)).save_pretrained(folder)

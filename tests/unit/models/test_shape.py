@@ -93,7 +93,6 @@ def test_experts_that_read_their_routes_are_stood_in_for(kind: str) -> None:
 
 
 def stranger(kind: str, **changes: Any) -> dict[str, Any]:
-    """A small configuration of a family that the catalogue has no row for."""
     if not installed([kind]):
         pytest.skip(f"the installed transformers has no {kind}")
     sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97}

@@ -90,8 +90,7 @@ def test_a_packed_forward_makes_no_mask_and_waits_for_nothing(autocast: bool) ->
         with torch.autocast("cpu", enabled=autocast), Operators() as seen[attention]:
             logits = model.model(positions, position_ids=positions, use_cache=False, **told).last_hidden_state
             logits.float().square().mean().backward()
-    assert seen["sdpa"].largest >= length**2
-    assert seen["varlen"].largest < length**2
+    assert seen["sdpa"].largest >= length**2 and seen["varlen"].largest < length**2
     assert "_local_scalar_dense" in seen["sdpa"].names
     assert not {"_local_scalar_dense", "nonzero", "item"} & seen["varlen"].names
     assert {"_varlen_attn", "_varlen_attn_backward"} <= seen["varlen"].names
@@ -99,6 +98,5 @@ def test_a_packed_forward_makes_no_mask_and_waits_for_nothing(autocast: bool) ->
 
 def test_where_documents_end_is_known_on_the_host() -> None:
     told = Documents.of(rows()[1])
-    assert told.ends.tolist() == [0, 5, 6, 15, 18, 29, 36]
-    assert told.ends.dtype == torch.int32
+    assert told.ends.tolist() == [0, 5, 6, 15, 18, 29, 36] and told.ends.dtype == torch.int32
     assert told.longest == 16

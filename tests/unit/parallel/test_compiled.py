@@ -17,7 +17,6 @@ FAMILIES_WITHOUT_EXPERTS = [kind for kind, family in FAMILIES.items() if family.
 
 
 def step(model, length):
-    """The loss, and the sum of absolute gradients."""
     ids = torch.randint(1, 97, (2, length))
     loss = model(input_ids=ids, labels=ids, use_cache=False).loss
     loss.backward()

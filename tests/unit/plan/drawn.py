@@ -82,14 +82,12 @@ def stored() -> Iterator[tuple[Drawn, int, bool, float]]:
 
 
 def write(rows: Iterable[tuple[Drawn, int, bool, float]]) -> None:
-    """Stores executions with their answers."""
     with STORED.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
         lines.writerows((*drawn, peak, int(fits), f"{seconds:.6g}") for drawn, peak, fits, seconds in rows)
 
 
 def draw() -> Iterator[tuple[Drawn, Answer]]:
-    """As many as are stored."""
     return islice(_answered(Random(SEED)), COUNT)
 
 

@@ -44,8 +44,7 @@ def test_zero_2_keeps_whole_weights_and_offload_nothing_but_what_is_gathered() -
     assert two.peak_bytes - three.peak_bytes > 1.8 * model.num_parameters
     model = find_model("llama-3.1-8b", offline=True)
     kept = {offload: held(job(), model, offload=offload)[0] for offload in ("none", "optimizer", "parameters")}
-    assert kept["optimizer"].optimizer == 0
-    assert kept["optimizer"].weights == kept["none"].weights
+    assert kept["optimizer"].optimizer == 0 and kept["optimizer"].weights == kept["none"].weights
     assert kept["parameters"].weights == kept["parameters"].gradients == 0
     assert memory(job(), model, offload="parameters").ranks[0].parts["communication"] > 2 * model.embedding_parameters
 

@@ -39,7 +39,6 @@ def ours(model, asked):
 
 
 def theirs(model, asked):
-    """Those of the real adapters."""
     adapted = copy.deepcopy(model)
     adapted.tie_weights()
     add_adapters(adapted, asked.adapters, base_model="base")

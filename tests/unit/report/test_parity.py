@@ -10,6 +10,7 @@ from shardwise.report.parity import Parity, agreement, failed, looked_at_damped,
 
 Records = list[dict[str, Any]]
 SAME = {"num_tensors": 3, "relative": 1e-8, "absolute": 1e-9, "worst": "a", "first": None, "reason": None}
+APART = {**SAME, "absolute": 2e-4, "relative": 1e-4, "first": "h.0.bias", "reason": "differs by 1.00e-04"}
 
 
 def records(num_steps: int = 10) -> Records:
@@ -31,7 +32,6 @@ def beside(found: Records, *, layout="fsdp-2", weights: Any = SAME, reference: R
 
 
 def first_of(found) -> tuple[int | None, str, str]:
-    """The step, the figure and the sentence of the first difference."""
     return found.first.step, found.first.figure, found.first.sentence
 
 
@@ -109,9 +109,6 @@ def test_a_layout_that_failed_stands_before_all_differences() -> None:
     plain = json.loads(json.dumps(parity.to_json(), allow_nan=False))
     assert (plain["version"], plain["agrees"], plain["first"]["layout"]) == (1, False, "hsdp-4")
     assert plain["layouts"][1]["loss"] == 0.0
-
-
-APART = {**SAME, "absolute": 2e-4, "relative": 1e-4, "first": "h.0.bias", "reason": "differs by 1.00e-04"}
 
 
 def test_weights_that_only_adamw_carries_apart_are_its_rounding() -> None:

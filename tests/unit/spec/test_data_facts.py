@@ -93,8 +93,7 @@ def test_data_json_of_an_earlier_version_and_of_a_later_one_are_read_and_a_damag
     assert (samples, lengths.longest, lengths.mean, lengths.document) == (5, 50, 40, 20)
     assert list(earlier.lines()) == [("tokens", "200 in 5 sequences")]
     assert DataFacts.read({"train": counts, "of_tomorrow": {}, "ends": {"tokens": [], "more": 1}}) is not None
-    assert DataFacts.read({"train": {"num_rows": "ten"}}) is None
-    assert DataFacts.read(None) is None
+    assert DataFacts.read({"train": {"num_rows": "ten"}}) is None and DataFacts.read(None) is None
     assert PartFacts(num_rows=3).known == (None, None)
 
 

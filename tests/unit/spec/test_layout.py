@@ -36,8 +36,7 @@ def test_ranks_and_coordinates_are_a_bijection(layout) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_name_means_the_layout_that_bears_it(strategy) -> None:
     layout = Layout.from_strategy(strategy, world_size=4, gpus_per_node=2)
-    assert layout.world_size == 4
-    assert layout.strategy == strategy
+    assert layout.world_size == 4 and layout.strategy == strategy
     assert Layout.from_strategy(strategy, world_size=1).strategy == "single"
     assert Layout.from_strategy("hsdp", world_size=12, gpus_per_node=2) == Layout(dp_replicate=6, dp_shard=2)
     assert Layout(dp_shard=2, tp=2).strategy == "fsdp x tp"
@@ -76,7 +75,6 @@ def test_no_other_split_has_a_cheaper_costliest_stage(blocks, stages, block, fir
 
 
 def strategy(name: str, *gpus: int) -> Callable[[], object]:
-    """The layout of a strategy on so many processes, and so many GPUs per node."""
     return lambda: Layout.from_strategy(name, **dict(zip(("world_size", "gpus_per_node"), gpus, strict=False)))
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.train.own_loop.handed import refuse_others
-from tests.dist.worlds import said_by
+from tests.refusals import said_by
 
 
 class Own(torch.optim.Optimizer):

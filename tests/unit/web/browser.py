@@ -61,7 +61,6 @@ class Tab:
             time.sleep(0.02)
 
     def type(self, field: str, text: str) -> None:
-        """By keyboard, as a person does."""
         self.page.focus(field)
         self.page.keyboard.press("Control+A")
         self.page.keyboard.type(text)

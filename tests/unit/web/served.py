@@ -50,7 +50,6 @@ class Served:
             connection.close()
 
     def raw(self, sent: bytes) -> str:
-        """What comes back for these very bytes, until the server closes."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
             connection.sendall(sent)
             found = b""

@@ -21,7 +21,6 @@ from shardwise.errors import InputError
 from shardwise.web.folder import export
 from shardwise.web.inside import answer
 from shardwise.web.question import WebQuestion
-from tests.unit.cli.conftest import Shardwise
 from tests.unit.web.browser import Tab
 from tests.unit.web.conftest import CONFIG
 from tests.unit.web.test_pages import USUAL, random_question
@@ -44,11 +43,10 @@ def asked(page: str, **query: str) -> str:
     return answer(page, urlencode(query))[2]
 
 
-def test_a_folder_with_something_else_is_left_as_it_is(shardwise: Shardwise, tmp_path: Path) -> None:
+def test_a_folder_with_something_else_is_left_as_it_is(shardwise, tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("mine")
-    said = shardwise("serve", "--export", tmp_path)
-    assert said.code == 2
-    assert "exists and is no folder that `shardwise serve --export` made; name another" in said.err
+    said = shardwise.refused("serve", "--export", tmp_path)
+    assert "exists and is no folder that `shardwise serve --export` made; name another" in said
     assert [file.name for file in tmp_path.iterdir()] == ["own.txt"]
 
 
@@ -56,13 +54,12 @@ def test_what_is_missing_is_said_and_nothing_is_written(shardwise, tmp_path, mon
     target, tools = tmp_path / "planner", tmp_path / "tools"
     tools.mkdir()
     monkeypatch.setenv("PATH", str(tools))
-    said = shardwise("serve", "--export", target)
-    assert (said.code, "npm is not installed; `shardwise serve --export` needs Node.js" in said.err) == (2, True)
+    missing = "npm is not installed; `shardwise serve --export` needs Node.js"
+    assert missing in shardwise.refused("serve", "--export", target)
     (tools / "npm").write_text("#!/bin/sh\necho no route to the registry >&2\nexit 1\n")
     (tools / "npm").chmod(0o755)
-    said = shardwise("serve", "--export", target)
-    assert said.code == 2
-    assert re.search(r"pyodide@\S+ could not be made ready: no route to the registry; is there a network", said.err)
+    said = shardwise.refused("serve", "--export", target)
+    assert re.search(r"pyodide@\S+ could not be made ready: no route to the registry; is there a network", said)
     assert not target.exists()
 
 
