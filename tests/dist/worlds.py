@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.refusals import said_by as said_by
+from tests.refusals import said_by  # noqa: F401 - cells take it from here
 
 #: What ranks import on their way, imported here once and not in every fork of every world.
 for _name in (
