@@ -133,8 +133,8 @@ def _told(one: dict[str, Any]) -> str:
         for method in METHODS:
             became = one["cells"].get(f"{method}/{way}", "equal")
             if became != "equal":
-                by_reason.setdefault(became, []).append(way)
-    return "; ".join(f"{', '.join(dict.fromkeys(ways))}: {_short(reason)}" for reason, ways in by_reason.items())
+                by_reason.setdefault(_short(became), []).append(way)
+    return "; ".join(f"{', '.join(dict.fromkeys(ways))}: {reason}" for reason, ways in by_reason.items())
 
 
 def _short(reason: str) -> str:
