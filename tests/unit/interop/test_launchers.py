@@ -89,7 +89,7 @@ def test_the_batch_script_has_in_force_what_the_plan_knows_and_says_why_the_rest
         (True, 143, "COMPLETING", 0),  # cancelled by its user
     ],
 )
-def test_the_batch_script_queues_again_a_run_that_has_saved(make, tmp_path, asked_to_stop, code, state, requeued):
+def test_the_batch_script_queues_again_a_run_that_has_saved(tmp_path, asked_to_stop, code, state, requeued):
     """Programs of Slurm's names note what they are asked; `make test-nodes` has a real Slurm."""
     notes = tmp_path / "notes"
     scancel = f'#!/bin/bash\necho "scancel $*" >> {notes}\ntouch {tmp_path}/stop\n'
