@@ -226,7 +226,7 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
 
 
 def _memory_bar(candidate: Candidate, *, width: int) -> Text:
-    """The parts of the peak against the capacity."""
+    """The parts of the peak against the capacity; what does not fit crosses the bracket."""
     bar, drawn, bytes_before, capacity = Text("["), 0, 0, candidate.memory.capacity_bytes
     for part in PARTS:
         bytes_before += candidate.worst_rank.parts.get(part, 0)

@@ -88,7 +88,7 @@ def source_states(sources: Sequence[Source], *, places: Places) -> tuple[FileSta
 
 
 def tokenizer_hashes(folder: Path) -> dict[str, str]:
-    """Content hash of each file that decides how text becomes ids."""
+    """Content hash of each file that decides how text becomes ids, config.json among them."""
     files = (*tokenizer_files(folder), folder / "config.json")
     return {str(path.relative_to(folder)): sha256_of(path) for path in files if path.is_file()}
 
@@ -106,7 +106,7 @@ def cache_key(
     tokenizer: dict[str, str],
     template: str | None,
 ) -> str:
-    """SHA-256, in hex, of everything that shapes the prepared data."""
+    """SHA-256, in hex, of what shapes the data; the first `num_train` sources are trained on."""
     data, of_files = job.data, iter(states)
     contents = [_content(source, of_files) for source in sources]
     described = {
