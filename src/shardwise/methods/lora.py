@@ -141,13 +141,14 @@ def find_keys(adapted: Any) -> None:
 
     base, found = adapted.get_base_model(), dict[str, str]()
     names = [_saved_name(name) for name, _ in base.named_parameters() if is_adapter(name)]
-    left = set(names) - _loaded(adapted, {name: torch.empty(0) for name in names}).keys()
+    left = sorted(set(names) - _loaded(adapted, {name: torch.empty(0) for name in names}).keys())
     transforms = get_model_conversion_mapping(base) if left else ()
     for back in (one.reverse_transform() for one in transforms if not hasattr(one, "operations")):  # renamings alone
-        keys = {name: _PREFIX + back.rename_source_key(name.removeprefix(_PREFIX))[0] for name in left}
-        made = _loaded(adapted, {key: torch.tensor(hash(name)) for name, key in keys.items()})
-        found |= {name: keys[name] for name in left if name in made and made[name] == hash(name)}
-    if lost := sorted(left - found.keys()):
+        keys = [_PREFIX + back.rename_source_key(name.removeprefix(_PREFIX))[0] for name in left]
+        # Each key holds its number, by which it is known under the name that PEFT gives it.
+        made = _loaded(adapted, {key: torch.tensor(number) for number, key in enumerate(keys)})
+        found |= {name: keys[number] for number, name in enumerate(left) if name in made and made[name] == number}
+    if lost := [name for name in left if name not in found]:
         module = lost[0].partition(".lora_")[0].removeprefix(_PREFIX)
         raise UnsupportedError(f"PEFT does not load an adapter of {module}; leave it out of lora.target_modules")
     vars(adapted)["keys"] = found
