@@ -46,16 +46,17 @@ class Ranks:
         module: str,
         environment: Mapping[str, str],
         keeping: Collection[int],
+        family: str = "",
         on_our_end: signal.Signals = signal.SIGTERM,
     ) -> None:
         """Starts a rank that imports what it needs, then waits on stdin for the start signal. It
         has its own session, so that Ctrl-C reaches the launcher alone. `keeping`: descriptors it
-        holds open; `on_our_end`: its signal when this process ends without having ended it."""
+        holds open; `family`: the model's; `on_our_end`: its signal when this process ends without having ended it."""
         log = open_log(self._run, rank)
         try:
             self._children[rank] = subprocess.Popen(
                 leashed(worker_argv(module, self._run), signal_number=on_our_end),
-                env={**environment, LAUNCH: self._launch, WAITS: "1"},
+                env={**environment, LAUNCH: self._launch, WAITS: family},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -132,6 +133,7 @@ def local_ranks(
     processes: int,
     kind: DeviceKind = "cpu",
     module: str = WORKER,
+    family: str = "",
     lock: int | None = None,
     nodes: Nodes | None = None,
     host: str = LOOPBACK,
@@ -143,6 +145,7 @@ def local_ranks(
         processes: ranks of each machine.
         kind: `cpu` hides the machine's GPUs from them.
         module: run as `python -m MODULE RUN_DIR` in each rank.
+        family: the model's, whose module they import while they wait.
         lock: a descriptor that they shall hold open as long as they live.
         nodes: the machines of the run; None for this one alone. Where there are others, ranks end
             with this process.
@@ -166,6 +169,7 @@ def local_ranks(
                     module=module,
                     environment={**environment, **place, **({} if port is None else {LISTENING: str(listening)})},
                     keeping=[one for one in (lock, listening) if one is not None and one != NOT_HERE],
+                    family=family,
                     on_our_end=signal.SIGTERM if nodes is None else signal.SIGKILL,
                 )
         yield ranks
@@ -175,7 +179,7 @@ def local_ranks(
 
 @contextmanager
 def first_rank(
-    run: RunDirectory, place: Place, *, kind: DeviceKind, lock: int, module: str = WORKER
+    run: RunDirectory, place: Place, *, kind: DeviceKind, lock: int, module: str = WORKER, family: str = ""
 ) -> Generator[Ranks]:
     """Rank 0 alone, of a group that something else started.
 
@@ -187,7 +191,12 @@ def first_rank(
     try:
         # What started the ranks ends them by SIGKILL at last; a worker must not outlive its rank.
         ranks.start(
-            place.rank, module=module, environment=joined_environment(kind), keeping=[lock], on_our_end=signal.SIGKILL
+            place.rank,
+            module=module,
+            environment=joined_environment(kind),
+            keeping=[lock],
+            family=family,
+            on_our_end=signal.SIGKILL,
         )
         yield ranks
     finally:

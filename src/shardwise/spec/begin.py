@@ -4,7 +4,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-#: Set in the environment of ranks that wait for the start signal on standard input.
+#: Set in the environment of ranks that wait for the start signal on standard input: the family of
+#: the model that they will train, or nothing where it is not known yet.
 WAITS = "SHARDWISE_WAITS"
 
 #: Set in the environment of rank 0: a descriptor that listens at MASTER_ADDR and MASTER_PORT
@@ -21,9 +22,10 @@ MEETING_SECONDS, SAID_AFTER_SECONDS = 300.0, 5.0
 START_SIGNAL = b"begin\n"
 
 
-def is_to_wait() -> bool:
-    """Whether this process was started before the run directory is complete."""
-    return WAITS in os.environ
+def awaited_family() -> str | None:
+    """The family of the model to come, where this process was started before the run directory is
+    complete; None elsewhere."""
+    return os.environ.get(WAITS)
 
 
 def wait_to_begin() -> None:

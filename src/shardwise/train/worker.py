@@ -22,7 +22,7 @@ from shardwise.catalog.probe import version_of
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.models.routing import noise_left_out
 from shardwise.parallel.mesh import join_world, own_device
-from shardwise.spec.begin import is_to_wait, wait_to_begin
+from shardwise.spec.begin import awaited_family, wait_to_begin
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
@@ -54,9 +54,9 @@ TEARDOWN_SECONDS = 10.0
 
 def run_rank(run: RunDirectory) -> int:
     """Runs one rank of a run directory; returns the exit status."""
-    if is_to_wait():
+    if (family := awaited_family()) is not None:
         # Imports take seconds, which the preparation of data takes too.
-        preload_libraries(run)
+        preload_libraries(run, family)
         wait_to_begin()
     journal = Journal(run=run, rank=int(os.environ.get("RANK", "0")))
     stop = StopFlag()
@@ -222,15 +222,15 @@ def _held(composed: Build) -> Held:
     return held((p for _, p in composed.model.parameters), composed.optimizer, device=composed.world.device)
 
 
-def preload_libraries(run: RunDirectory) -> None:
-    """Imports the model's module, and PEFT for LoRA. The build reports what cannot be imported."""
+def preload_libraries(run: RunDirectory, family: str) -> None:
+    """Imports a family's module, and PEFT for LoRA. The build reports what cannot be imported."""
     with suppress(Exception):
         job = read_job(run.resolved)
         leave_out_bitsandbytes(job)
         import transformers
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-        getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[(read_json(run.plan) or {})["model"]["family"]])
+        getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family, "AutoModelForCausalLM"))
         if job.adapters is not None:
             import peft  # noqa: F401
         import_schedules(job)

@@ -10,9 +10,9 @@ from shardwise import api
 LISTING = """
 import atexit, json, os, sys
 from pathlib import Path
-from shardwise.spec.begin import is_to_wait
+from shardwise.spec.begin import awaited_family
 
-assert is_to_wait()
+assert awaited_family() == "llama"
 path = Path(os.environ["TEST_IMPORTED"]) / os.environ["RANK"]
 atexit.register(lambda: path.write_text(json.dumps(sorted(sys.modules))))
 """

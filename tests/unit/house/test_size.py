@@ -13,12 +13,12 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3010,
+    "api": 3040,
     "catalog": 3150,
     "cli": 1830,
     "data": 4900,
     "interop": 1350,
-    "launch": 2950,
+    "launch": 2960,
     "methods": 390,
     "models": 3230,
     "parallel": 3030,
@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9350,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51440, 32805
+ALL, ALL_TESTS = 51480, 32805
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -2,8 +2,9 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from shardwise.api.plans.calibrated import with_runs
 from shardwise.api.plans.chances import with_chance
@@ -74,7 +75,7 @@ def plan(
     elif (cluster := _hardware(request)) is None:
         made = _on_open_hardware(request)
     else:
-        made = plan_for(request, cluster=cluster, asks_what_if=asks_what_if, samples_rows=True)
+        made = Question.of(request, cluster=cluster).plan(asks_what_if=asks_what_if, samples_rows=True)
     if asks_what_if and made.offers is not None:
         raise HardwareError("--what-if is for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")
     if calibrated and made.offers is not None:
@@ -97,7 +98,7 @@ def problems(overrides: Sequence[str | Override]) -> list[Problem]:
 def _for_target(request: Request, target: str) -> Plan:
     def planned(job: Job, cluster: Cluster | None) -> Plan:
         asked = replace(request, job=job)
-        return _on_open_hardware(asked) if cluster is None else plan_for(asked, cluster=cluster)
+        return _on_open_hardware(asked) if cluster is None else Question.of(asked, cluster=cluster).plan()
 
     cluster = _hardware(request)
     with request.placing():
@@ -222,28 +223,44 @@ def written_to(path: str | Path, *, what: str = "file") -> Generator[None]:
         raise InputError(f"{path} cannot be written: {error.strerror}; name another {what}") from None
 
 
-def plan_for(
-    request: Request,
-    *,
-    cluster: Cluster,
-    known: tuple[int | None, Lengths | None] = (None, None),
-    asks_what_if: bool = False,
-    samples_rows: bool = False,
-) -> Plan:
-    """The plan on given hardware. `known`: a run's rows and lengths, else those counted before."""
-    counted = KnownData.of(request, samples_rows=samples_rows)
-    num_rows, lengths = known if known[0] is not None else (counted.num_rows, counted.lengths)
-    read = revision_of(RunDirectory(Path(request.job.output_dir)), request.job.model)
-    with request.blaming("model"):
-        found = find_model(request.job.model, revision=read, rope=request.job.rope_scaling)
-        model = profiled(found, request.job, [cluster])
-    with request.placing():
-        made = make_plan(
-            request.job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths, asks_what_if=asks_what_if
-        )
-    if made.best is None:
-        _refuse_misfit(request, model=model, cluster=cluster)
-    return counted.shown_in(made)
+#: How many rows there are, and how long they are; None where nobody has counted.
+Known = tuple[int | None, Lengths | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A job, its model, read once, and hardware: what plans are made of as rows become known."""
+
+    request: Request
+    cluster: Cluster
+    model: ModelShape
+
+    @classmethod
+    def of(cls, request: Request, *, cluster: Cluster) -> Self:
+        """Reads the model. Raises InputError: there is none, or it cannot be used."""
+        read = revision_of(RunDirectory(Path(request.job.output_dir)), request.job.model)
+        with request.blaming("model"):
+            found = find_model(request.job.model, revision=read, rope=request.job.rope_scaling)
+            return cls(request=request, cluster=cluster, model=profiled(found, request.job, [cluster]))
+
+    def plan(
+        self,
+        known: Known = (None, None),
+        *,
+        asks_what_if: bool = False,
+        samples_rows: bool = False,
+    ) -> Plan:
+        """`known`: a run's rows and lengths, else those counted before."""
+        job, model, cluster = self.request.job, self.model, self.cluster
+        counted = KnownData.of(self.request, samples_rows=samples_rows)
+        rows, lengths = known if known[0] is not None else (counted.num_rows, counted.lengths)
+        with self.request.placing():
+            made = make_plan(
+                job, model=model, cluster=cluster, num_rows=rows, lengths=lengths, asks_what_if=asks_what_if
+            )
+        if made.best is None:
+            _refuse_misfit(self.request, model=model, cluster=cluster)
+        return counted.shown_in(made)
 
 
 def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> None:

@@ -4,13 +4,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shardwise.api.plans.planning import plan_for
+from shardwise.api.plans.planning import Known, Question
 from shardwise.errors import DoesNotFitError, InputError, RanOutOfMemoryError, StoppedError
 from shardwise.launch.follow import Phase, tell
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.workers import run_workers
 from shardwise.launch.run_folder import known_data, write_start
-from shardwise.spec.cluster import Cluster, DeviceKind
+from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Plan
@@ -31,11 +31,10 @@ def check_open(request: Request) -> None:
 
 
 def find_batch(
-    request: Request,
+    question: Question,
     chosen: Plan,
     *,
     run: RunDirectory,
-    cluster: Cluster,
     module: str,
     lock: int | None,
     on_update: Callable[[Phase], None] | None,
@@ -45,9 +44,10 @@ def find_batch(
     DoesNotFitError: not even one fits; StoppedError; WorkerFailedError, InputError: a trial failed
     of something else than memory."""
     assert chosen.best is not None  # noqa: S101
+    request, cluster = question.request, question.cluster
     first, capacity = chosen.best.execution, chosen.best.memory.capacity_bytes
     sizes = sizes_beside(first, global_batch_size=request.job.train.global_batch_size)
-    cluster = cluster.part(first.layout.world_size)
+    question = replace(question, cluster=cluster.part(first.layout.world_size))
     plans: dict[int, Plan] = {}
     tried: list[BatchTrial] = []
 
@@ -55,7 +55,7 @@ def find_batch(
         if requests.first is not None:
             raise StoppedError("stopped between two trials of a micro-batch", exit_code=128 + requests.first)
         tell([Phase(name=f"trying micro-batch {size}", total_steps=None, detail={})], on_update)
-        candidate = _forecast(request, first, size, run=run, cluster=cluster)
+        candidate = _forecast(question, first, size, known=known_data(run))
         plans[size] = _choosing(chosen, candidate)
         took = try_batch(run, request, plans[size], kind=cluster.gpu.kind, module=module, lock=lock)
         tried.append(_trial(candidate, took, kind=cluster.gpu.kind))
@@ -96,10 +96,11 @@ def largest(sizes: Sequence[int], first: int, fits: Callable[[int], bool]) -> in
     return None if low < 0 else sizes[low]
 
 
-def _forecast(request: Request, first: Execution, size: int, *, run: RunDirectory, cluster: Cluster) -> Candidate:
+def _forecast(question: Question, first: Execution, size: int, *, known: Known) -> Candidate:
     """What is forecast of an execution with another micro-batch, whether it fits or not."""
+    request = question.request
     job = job_from_data(restricted_to(request.job.to_json(), replace(first, micro_batch_size=size)))
-    made = plan_for(replace(request, job=job), cluster=cluster, known=known_data(run))
+    made = replace(question, request=replace(request, job=job)).plan(known)
     found = next((one for one in made.candidates if one.execution.micro_batch_size == size), None)
     if found is None:
         raise DoesNotFitError("\n".join([f"a micro-batch of {size} cannot be planned", *made.advice]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from shardwise.api.plans.counting import KnownData
-from shardwise.api.plans.planning import plan_for
+from shardwise.api.plans.planning import Known, Question
 from shardwise.catalog.gpus import reserved_bytes
 from shardwise.errors import DoesNotFitError, Problem, RunDirectoryError, UnsupportedError
 from shardwise.launch.disk_room import check_disk
@@ -18,8 +18,6 @@ from shardwise.launch.processes.torchrun import Place
 from shardwise.launch.processes.workers import forget_last_launch
 from shardwise.launch.requirements import check_compiler, check_present, check_trainable, place_of, training_cluster
 from shardwise.launch.run_folder import check_same_job, found_before, has_result, known_data, run_of, write_start
-from shardwise.spec.cluster import Cluster
-from shardwise.spec.data_facts import Lengths
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Request
 from shardwise.spec.run import RunDirectory, read_lines
@@ -33,7 +31,6 @@ class Planned:
     run: RunDirectory
 
 
-Known = tuple[int | None, Lengths | None]
 Update = Planned | Phase | StepMetrics | Notice
 OnUpdate = Callable[[Update], None] | None
 
@@ -53,9 +50,8 @@ class Opening:
     """A start that holds the run directory of its job. `plan`: what it is going to run; `known`:
     what that was made with, of the rows; `lock`: a descriptor, for ranks to inherit."""
 
-    request: Request
+    question: Question
     run: RunDirectory
-    cluster: Cluster
     plan: Plan
     known: Known
     lock: int
@@ -71,22 +67,27 @@ class Opening:
         if known[0] is None:  # the run there has prepared none
             counted = KnownData.of(request)
             known = counted.num_rows, counted.lengths
-        cluster, plan = accept(request, place=place, known=known)
+        question, plan = accept(request, place=place, known=known)
         with request.blaming("output_dir"):
             lock = held.enter_context(locked(run, say=lambda text: tell([Notice(text=text)], on_update)))
             check_same_job(run, request.job)
-        return cls(request=request, run=run, cluster=cluster, plan=plan, known=known, lock=lock, on_update=on_update)
+        return cls(question=question, run=run, plan=plan, known=known, lock=lock, on_update=on_update)
 
     @property
     def processes(self) -> int:
         """As many as the layout spreads over: `cheapest` and `fewest-gpus` may leave GPUs."""
-        return self.cluster.num_gpus if self.plan.best is None else self.plan.best.execution.layout.world_size
+        return self.question.cluster.num_gpus if self.plan.best is None else self.plan.best.execution.layout.world_size
+
+    @property
+    def family(self) -> str:
+        """Of the model, for ranks that import it while they wait."""
+        return str(self.plan.model["family"])
 
     def goes_on(self, *, replan: bool) -> bool:
         """Whether there is something left to train; says where that is with another number of
         processes. Raises DamagedResultError, as `has_result`; RunDirectoryError: `replan` is False,
         and it would be planned again."""
-        if has_result(self.run, self.request.job):
+        if has_result(self.run, self.question.request.job):
             return False
         said = replanned(self.run, self.plan, allowed=replan)
         if said is not None:
@@ -101,9 +102,9 @@ class Opening:
 
     def write(self) -> None:
         """Says and writes what is going to run. Raises InputError: its disk is too small."""
-        check_disk(self.request, self.run, self.plan)
+        check_disk(self.question.request, self.run, self.plan)
         tell([Planned(plan=self.plan, run=self.run)], self.on_update)
-        write_start(self.run, self.request, plan=self.plan)
+        write_start(self.run, self.question.request, plan=self.plan)
 
     def prepare(self, programs: Programs) -> None:
         """Prepares the data; the plan that the workers obey then knows how many rows there are."""
@@ -111,24 +112,25 @@ class Opening:
         prepare_data(self.run, module=programs.preparation, quiet=programs.quiet)
         if (known := known_data(self.run)) != self.known:
             # Only now is it known how many steps there are, and how long the sequences are.
-            self.plan = plan_for(self.request, cluster=self.cluster, known=known)
+            self.plan = self.question.plan(known)
             self.write()
-        if scarce := check_disk(self.request, self.run, self.plan):
+        if scarce := check_disk(self.question.request, self.run, self.plan):
             self.say(scarce)
 
 
-def accept(request: Request, *, place: Place | None, known: Known) -> tuple[Cluster, Plan]:
+def accept(request: Request, *, place: Place | None, known: Known) -> tuple[Question, Plan]:
     """Everything that can be refused without touching a file."""
     require_torch()
     cluster = training_cluster(request, place=place)
     check_trainable(request, cluster=cluster)
     check_present(request, cluster)
-    chosen = plan_for(request, cluster=cluster, known=known)
+    question = Question.of(request, cluster=cluster)
+    chosen = question.plan(known)
     if chosen.best is None:
         lacking = [one.rejection for one in chosen.candidates] or chosen.rejected
         reasons = dict.fromkeys(f"{one.strategy}: {one.reason}" for one in lacking)
         nothing = f"nothing fits on {chosen.hardware.get('name', 'this machine')}"
-        alone = _would_fit_alone(request, cluster)
+        alone = _would_fit_alone(question, known)
         raise DoesNotFitError("\n".join([nothing, *chosen.notes, *alone, *reasons, *chosen.advice]))
     check_compiler(request, compiles=chosen.best.execution.compile and cluster.gpu.kind == "cuda")
     if chosen.best.not_trained:
@@ -137,16 +139,17 @@ def accept(request: Request, *, place: Place | None, known: Known) -> tuple[Clus
         places = [place_of(request, reason, otherwise=otherwise) for reason in chosen.best.not_trained]
         pairs = zip(places, chosen.best.not_trained, strict=True)
         raise UnsupportedError([Problem(where=where, message=reason) for where, reason in pairs])
-    return cluster, chosen
+    return question, chosen
 
 
-def _would_fit_alone(request: Request, cluster: Cluster) -> list[str]:
+def _would_fit_alone(question: Question, known: Known) -> list[str]:
     """A sentence where a job would fit in the memory that other programs hold."""
-    gpu, kept = cluster.gpu, reserved_bytes(cluster.gpu.memory_bytes)
+    cluster, gpu = question.cluster, question.cluster.gpu
+    kept = reserved_bytes(gpu.memory_bytes)
     if gpu.kind != "cuda" or gpu.reserved_bytes <= kept:
         return []
     free = replace(cluster, node=replace(cluster.node, gpu=replace(gpu, reserved_bytes=kept)))
-    if plan_for(request, cluster=free, known=known_data(run_of(request.job))).best is None:
+    if replace(question, cluster=free).plan(known).best is None:
         return []
     return ["it fits where others leave the GPU to it: end what holds its memory, or wait"]
 

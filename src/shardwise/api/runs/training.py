@@ -95,17 +95,19 @@ def train(
         if not opening.goes_on(replan=replan):
             return result(run, outcome="already_finished")
         is_open = find_micro_batch and opening.plan.found_batch is None
-        kind, lock, module = opening.cluster.gpu.kind, opening.lock, programs.worker
+        kind, lock, module = opening.question.cluster.gpu.kind, opening.lock, programs.worker
         with taken_back_on_error(run, before):
             opening.write()
             # They import what they need while the data is prepared, and do nothing else before they
             # may begin.
-            early = local_ranks(run, processes=opening.processes, kind=kind, module=module, lock=lock)
+            early = local_ranks(
+                run, processes=opening.processes, kind=kind, module=module, family=opening.family, lock=lock
+            )
             waiting = None if is_open else held.enter_context(early)
             opening.prepare(programs)
         if is_open:
             opening.plan = find_batch(
-                request, opening.plan, run=run, cluster=opening.cluster, module=module, lock=lock, on_update=on_update
+                opening.question, opening.plan, run=run, module=module, lock=lock, on_update=on_update
             )
             opening.write()
         run_workers(
@@ -151,13 +153,14 @@ def _join(
         if not opening.goes_on(replan=replan):
             write_exit(run, place, exit_code=0)
             return result(run, outcome="already_finished")
-        kind = opening.cluster.gpu.kind
+        kind = opening.question.cluster.gpu.kind
         with taken_back_on_error(run, before):
             with StopRequests() as requests:
                 await_others(run, place, requests=requests, say=opening.say)
                 stop_if_asked(requests, "stopped before all ranks came")
             opening.write()
-            first = held.enter_context(first_rank(run, place, kind=kind, lock=opening.lock, module=programs.worker))
+            worker = first_rank(run, place, kind=kind, lock=opening.lock, module=programs.worker, family=opening.family)
+            first = held.enter_context(worker)
             opening.prepare(programs)
         write_begin(run, place, kind=kind)
         requests = held.enter_context(StopRequests(also_after_errors=True))
