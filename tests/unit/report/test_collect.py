@@ -19,7 +19,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, append_line, read_json, write_json, write_text
 from tests.speed import quiet_seconds
-from tests.unit.cli.odd import spoiled
+from tests.unit.cli.mistakes.odd import spoiled
 from tests.unit.report import runs
 from tests.unit.report.runs import GIB, RunMaker, finished_run, make_job, make_plan, mfu_of, record
 

@@ -13,7 +13,7 @@ from shardwise.plan.time.step import forecast_time
 from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.timeline import COMPUTING
 from tests.unit.plan.asking import plan, shape
-from tests.unit.plan.test_time import EVERY, FSDP, MP, made_of
+from tests.unit.plan.time.test_time import EVERY, FSDP, MP, made_of
 
 some = st.floats(0.01, 3.0)
 maybe = st.one_of(st.just(0.0), some)
