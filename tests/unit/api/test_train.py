@@ -119,8 +119,7 @@ def test_a_finished_run_whose_result_is_damaged_is_no_success(make, job) -> None
 
 def test_a_plan_is_obeyed(make, job, tmp_path) -> None:
     api.write_plan(api.plan(job(), overrides=["layout=fsdp", "train.micro_batch_size=2"]), tmp_path / "plan.json")
-    result = api.train(tmp_path / "plan.json", programs=FAKE)
-    chosen = read_plan(result.run.plan).best
+    chosen = read_plan(api.train(tmp_path / "plan.json", programs=FAKE).run.plan).best
     assert (chosen.execution.layout.dp_shard, chosen.execution.micro_batch_size) == (2, 2)
 
 
@@ -172,8 +171,7 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_at_once(m
     assert not (tmp_path / "run").exists()
     nvidia_smi(programs, gpus=line.format(free=20000), holders="GPU-a, 1234, 60600, /usr/bin/python\n")
     updates: list[api.Update] = []
-    result = api.train(path, on_update=updates.append, programs=FAKE)
-    plan = read_plan(result.run.plan)
+    plan = read_plan(api.train(path, on_update=updates.append, programs=FAKE).run.plan)
     assert plan.best.memory.capacity_bytes == 20000 * 1024**2
     assert plan.notes == ["GPU 0: 59.6 GiB are held by python (pid 1234); planned for the 19.5 GiB that are free"]
     assert f"  ! {plan.notes[0]}" in plan_lines(next(u for u in updates if isinstance(u, api.Planned)))
@@ -317,8 +315,7 @@ def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(
     assert {path.name for path in run.logs.glob("rank_*.pid")} == {"rank_0.pid", "rank_1.pid"}
     assert run.report_json.exists()
     assert done.stdout.count("came back: finished") == 1, "rank 0 is left to say how it went"
-    again = torchrun(job(), "no_such_module")
-    assert again.returncode == 0, "a finished run is not prepared again"
+    assert torchrun(job(), "no_such_module").returncode == 0, "a finished run is not prepared again"
     assert processes_of(run) == []
 
 

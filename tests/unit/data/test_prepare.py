@@ -114,8 +114,7 @@ def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path, pl
     assert not lines[0] & lines[1]
     other = prepared(tmp_path / "seed", model=plain_model, data=data, seed=7)
     assert other["fingerprint"] != data_json["fingerprint"]
-    other_evaluation = open_prepared(other["eval"])
-    assert set(other_evaluation.arrays["doc_line"].tolist()) != lines[1]
+    assert set(open_prepared(other["eval"]).arrays["doc_line"].tolist()) != lines[1]
     texts = write_jsonl(tmp_path / "eval.jsonl", [{"text": "the cat"}, {"text": "the dog"}])
     own = prepared(tmp_path / "own", model=plain_model, data={"path": path, "eval_path": str(texts)})
     evaluation = open_prepared(own["eval"])
@@ -244,8 +243,7 @@ def measure(folder: Path, model: Path, *, num_rows: int) -> tuple[int, int]:
     rows = ({"question": f"what is {number}?", "answer": f"it is {number}"} for number in range(num_rows))
     data = {"path": str(write_jsonl(folder / "rows.jsonl", rows)), "packing": True}
     run = run_directory(folder / f"run-{num_rows}", model=model, data=data)
-    command = [sys.executable, "-c", MEASURE, str(run.root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", MEASURE, str(run.root)], capture_output=True, text=True, check=True)
     before, after, child = map(int, done.stdout.split())
     return (after - before) * 1024, child * 1024
 

@@ -34,8 +34,7 @@ def offered(model: str = SMALL, kinds: Sequence[Sequence[Cluster]] | None = None
 
 
 def of_list(text: str, model: str = SMALL, **keys) -> Plan:
-    asked = job(hardware=text, **keys)
-    return best_of_list(asked, model=find_model(model, offline=True), clusters=alternatives(text))
+    return best_of_list(job(hardware=text, **keys), model=find_model(model, offline=True), clusters=alternatives(text))
 
 
 def dollars(option: Offer) -> float:
@@ -163,8 +162,7 @@ def test_where_nothing_fits_the_plan_says_what_the_largest_lacks():
 
 
 def test_what_is_not_shown_is_counted():
-    made = offered("llama-3.1-8b", offered_hardware(most=8), method="lora")
-    found = made.offers
+    found = offered("llama-3.1-8b", offered_hardware(most=8), method="lora").offers
     others = sum(not option.shown and option.fits is not False for option in found.options)
     unfit = sum(option.fits is False for option in found.options)
     assert found.notes() == [

@@ -90,8 +90,7 @@ def test_any_hardware_has_a_row_for_cards_that_people_own_and_counts_starting():
 @pytest.mark.slow
 def test_eight_gpus_for_minutes_are_not_the_cheapest_and_one_offer_alone_does_not_win():
     for method in ("lora", "full"):
-        made = anywhere(method).offers
-        best = {goal: one for one in made.options for goal in one.best_for}
+        best = {goal: one for one in anywhere(method).offers.options for goal in one.best_for}
         assert best["cheapest"].num_gpus <= 2
         winners = (best["cheapest"], best["fastest"])
         clusters = [parse_hardware(one.hardware) for one in winners]

@@ -99,8 +99,7 @@ def test_a_waiting_gpu_and_a_plan_read_back_are_drawn() -> None:
     assert waited > 0.7 * drawn.seconds
     assert lane.computing < 0.3
     made = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora")
-    again = plan_from_json(made.to_json())
-    drawn = timeline_of_plan(again)
+    drawn = timeline_of_plan(plan_from_json(made.to_json()))
     assert drawn == timeline_of_plan(made)
     assert drawn.strategy == made.best.execution.layout.strategy
     whole = drawn.micro_batches == drawn.drawn_micro_batches

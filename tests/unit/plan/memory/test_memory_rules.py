@@ -40,8 +40,7 @@ def test_zero_stages_over_64_ranks_save_what_their_split_says(stage, saves):
 def test_zero_2_keeps_whole_weights_and_offload_nothing_but_what_is_gathered() -> None:
     model = find_model("llama-2-7b", offline=True)
     two = memory(job(), model, Layout(dp_shard=64, zero_stage=2, reshard_after_forward=False))
-    three = memory(job(), model, Layout(dp_shard=64))
-    assert two.peak_bytes - three.peak_bytes > 1.8 * model.num_parameters
+    assert two.peak_bytes - memory(job(), model, Layout(dp_shard=64)).peak_bytes > 1.8 * model.num_parameters
     model = find_model("llama-3.1-8b", offline=True)
     kept = {offload: held(job(), model, offload=offload)[0] for offload in ("none", "optimizer", "parameters")}
     assert kept["optimizer"].optimizer == 0 and kept["optimizer"].weights == kept["none"].weights
@@ -90,8 +89,7 @@ def test_an_axis_has_a_communicator_and_cp_holds_the_keys_of_all_ranks() -> None
 def test_logits_are_of_the_positions_that_are_trained():
     def seen(trained):
         asked, run = job(data={"max_length": 512}), execution(gradient_checkpointing="full")
-        cluster = parse_hardware("cpu:1")
-        keys = {"cluster": cluster, "execution": run, "first": 512, "later": 0}
+        keys = {"cluster": parse_hardware("cpu:1"), "execution": run, "first": 512, "later": 0}
         return forecast_seen(asked, model=shape(), trained=trained, **keys).peaks[0]
 
     few, most, nearly_all = (seen((count, 0)) for count in (128, 448, 480))
@@ -160,8 +158,7 @@ def test_a_flight_stands_for_the_backwards_that_it_may_be_of(layout, flight, mic
 
 
 def test_each_backward_is_alike_where_all_gradients_are_reduced():
-    flight = Flight(gradients=True)
-    assert [*scenes(Layout(dp_shard=4), flight, micros=3, once=False)] == [None]
+    assert [*scenes(Layout(dp_shard=4), Flight(gradients=True), micros=3, once=False)] == [None]
 
 
 def test_reducing_once_needs_the_whole_gradients_and_no_more():
