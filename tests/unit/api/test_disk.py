@@ -12,9 +12,9 @@ from shardwise.cli.plan_table import why
 from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory
 from shardwise.units import format_bytes
+from tests.unit.api.conftest import FAKE
 from tests.unit.disks import small_disk
 
-FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 SAVING = "train: {max_steps: 60, save_steps: 10, optimizer: adamw, precision: fp32}"
 
 

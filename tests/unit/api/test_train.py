@@ -22,11 +22,10 @@ from shardwise.spec.job.file import read_job
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.marks import first
-from tests.unit.api.conftest import CONFIG, TRAIN
+from tests.unit.api.conftest import CONFIG, FAKE, TRAIN
 from tests.unit.fakes import nvidia_smi, processes_of
 from tests.warm.shim import KIND
 
-FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 GPUS = [FoundGpu(index=n, uuid=str(n), name="H100-SXM", memory_bytes=80 * 10**9, driver="1") for n in range(4)]
 REFUSING = "print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)"
 
@@ -86,7 +85,8 @@ def test_a_finished_run_is_not_trained_again_nor_for_another_job_or_fewer_steps(
     make("fail('must not run')")
     assert api.train(job(), programs=FAKE).outcome == "already_finished"
     before = {path: path.read_bytes() for path in run.root.rglob("*") if path.is_file()}
-    with pytest.raises(errors.RunDirectoryError, match=r"train\.learning_rate = 2e-05, and this job has 0\.001"):
+    differs = r"train\.learning_rate = 2e-05, and this job has 0\.001.*set another output_dir"
+    with pytest.raises(errors.RunDirectoryError, match=differs):
         api.train(job(), overrides=["train.learning_rate=1e-3"], programs=FAKE)
     with pytest.raises(
         errors.RunDirectoryError, match=r"has trained 3 steps, and this job asks for 2; raise train\.max"

@@ -52,16 +52,6 @@ def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(tmp_pa
     assert read_json(tmp_path / "other" / "data.json") == data_json
 
 
-def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path, chat_model) -> None:
-    path = write_jsonl(tmp_path / "chats.jsonl", [{"query": "hi", "response": "hello"}] * 3)
-    data_json = prepared(tmp_path / "run", model=chat_model, data={"path": str(path)})
-    shown = data_json["preview"]
-    assert [row["where"] for row in shown] == [f"{path}:{line}" for line in (1, 2, 3)]
-    prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    assert shown[0]["text"] == [[prompt, False], ["hello<|im_end|>", True], ["\n", False]]
-    assert data_json["chat_template"] is None, "the tokenizer's own template is in force"
-
-
 def test_every_kind_of_file_gives_the_same_tokens(tmp_path, plain_model) -> None:
     write_jsonl(tmp_path / "a" / "rows.jsonl", QUESTIONS)
     (tmp_path / "b").mkdir()

@@ -105,6 +105,7 @@ def test_the_plan_is_of_the_first_of_what_was_compared_and_the_smallest_has_leas
     assert made.best.time.step_seconds == first.step_seconds
     start = first.total_seconds - made.best.time.total_seconds
     assert 300 < start < 400
+    assert made.offers.notes()[0].startswith("runs and costs include starting: 5 min to boot")
     assert made.best.cost.usd + made.best.cost.usd_per_hour * start / 3600 == pytest.approx(first.typical_usd)
     assert first.usd[0] < first.typical_usd < first.usd[1]
     assert plan_from_json(made.to_json()) == made
