@@ -81,7 +81,7 @@ def test_ranks_that_each_see_one_gpu_are_as_many_gpus(asked, machine, monkeypatc
     assert training_cluster(asked, place=place).name == "2x H100-SXM"
 
 
-def test_ranks_and_machines_that_were_started_are_what_is_planned_for(machine) -> None:
+def test_ranks_that_were_started_are_what_is_planned_for(machine) -> None:
     place = Place(rank=0, size=4, local_size=2, launch="x")
     assert training_cluster(request(), place=place).num_gpus == 4
     machine += [GPU, GPU]
@@ -92,6 +92,9 @@ def test_ranks_and_machines_that_were_started_are_what_is_planned_for(machine) -
     del machine[1]
     with pytest.raises(HardwareError, match=r"2 processes were started on a machine with 1x"):
         training_cluster(request(), place=place)
+
+
+def test_machines_that_were_started_have_the_gpus_of_this_one_or_those_asked_for(machine) -> None:
     machine[:] = [GPU] * 3
     nodes = Nodes(count=2, rank=0, host="n0")
     asked = [request(), request(hardware="2 x 4x H100-SXM"), request(hardware="cpu:6")]
