@@ -94,6 +94,8 @@ def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
     fits = {one.hardware for one in found.options if one.fits}
     for name in OWNED:  # of each card that people own one or two have a row, where the job fits
         assert not fits & {f"1x {name}", f"2x {name}"} or any(one.hardware.endswith(name) for one in found.shown)
+    for count in (1, 2):  # and so have the best one and the best two of them all
+        assert {f"{count}x {name}" for name in OWNED} & {one.hardware for one in found.shown}
     assert {goal for one in found.shown for goal in one.best_for} == set(GOALS)
     assert found.options[: len(found.shown)] == found.shown
 
