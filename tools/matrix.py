@@ -95,7 +95,7 @@ def page() -> str:
         "  what blocks keep is measured. Stages and slices where one forward shows that blocks split so, (CPU) in",
         "  `tests/dist/models/test_families.py`. Encoders, and decoders behind an encoder, are refused.",
         "- LoRA is PEFT's in every cell: rsLoRA, DoRA, `modules_to_save` (`test_lora_variants.py`; names and",
-        "  counts of every family: `tests/unit/plan/test_saved_names.py`), dropout",
+        "  counts of every family: `tests/unit/plan/work/test_saved_names.py`), dropout",
         "  (`test_draws.py`), stages with nothing to train, where adapters lie elsewhere.",
         f"- Precisions: {_all(Precision)}. Optimizers: {_all(OptimizerName)}. Offload: {_all(Offload)}.",
         "- Offload (`optimizer`: its states, with copies of the weights that it steps; `parameters`, or `all`:",

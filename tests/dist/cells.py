@@ -205,8 +205,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 def train_cell(job: Job, root: Path, chosen: Execution) -> list[Trained]:
     """Prepares and trains a cell; the result of each rank."""
-    run = prepare_cell(job, root)
-    return run_world(chosen.layout.world_size, train_rank, run, chosen)
+    return run_world(chosen.layout.world_size, train_rank, prepare_cell(job, root), chosen)
 
 
 #: What a job says of each optimizer.

@@ -181,8 +181,7 @@ def trained(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., RunDi
     ) -> RunDirectory:
         train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0, "precision": precision}
         run = prepare_cell(make_job(model, **{"method": "lora", "train": train, **job}), tmp_path / "run")
-        chosen = execution(precision=precision, attn_implementation=attn_implementation)
-        run_world(1, train_and_save, run, chosen)
+        run_world(1, train_and_save, run, execution(precision=precision, attn_implementation=attn_implementation))
         return run
 
     return make

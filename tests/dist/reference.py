@@ -17,8 +17,7 @@ from tests.dist.worlds import run_world
 def reference_losses(job: Job, root: Path, *, loader: Any = AutoModelForCausalLM, steps: int = 20) -> list[float]:
     """Loss per trained token of each step, one row after the other, AdamW and clipping from torch.
     `loader`: the class of transformers that loads the model; `steps`: of the schedule."""
-    run = prepare_cell(job, root)
-    return run_world(1, _losses, job, run, loader, steps)[0]
+    return run_world(1, _losses, job, prepare_cell(job, root), loader, steps)[0]
 
 
 def _losses(job: Job, run: object, loader: Any, steps: int) -> list[float]:

@@ -52,8 +52,7 @@ SOME = ("--only", "machine", "resume", "codellama")
 
 
 def test_every_wrong_figure_fails_and_one_as_wanted_passes():
-    bound = {name for name, rule in {**rules.COMMON, **rules.RULES}.items() if rule.is_bound}
-    assert bound == set(JUDGED)
+    assert {name for name, rule in {**rules.COMMON, **rules.RULES}.items() if rule.is_bound} == set(JUDGED)
 
     def verdicts(name, both):
         return tuple(rules.verdict(value, rules.rule_of(name), device=H100) for value in both)

@@ -49,8 +49,7 @@ def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bo
             built.model.trainable[0].fill_(float("inf"))
             before[0].fill_(float("inf"))
     said = said_by(GuardError, train_on, run, built, start=start)
-    unmoved = all(torch.equal(a, b) for a, b in zip(before, built.model.trainable, strict=True))
-    return said, unmoved
+    return said, all(torch.equal(a, b) for a, b in zip(before, built.model.trainable, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -211,8 +210,7 @@ def _other_rows(run: RunDirectory, chosen: Execution) -> str:
 
 
 def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:
-    said = run_world(2, _other_rows, prepare_cell(make_job(), tmp_path), execution(Layout(pp=2)))
-    assert set(said) == {
+    assert set(run_world(2, _other_rows, prepare_cell(make_job(), tmp_path), execution(Layout(pp=2)))) == {
         "step 1: rank 0 and rank 1 compute parts of the same forward and see different tokens. Ranks do not see the "
         "samples they should"
     }

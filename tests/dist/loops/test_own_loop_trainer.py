@@ -30,8 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(*, count: int = 24, length: int = 10) -> list[dict[str, list[int]]]:
-    draw = torch.Generator().manual_seed(3)
-    ids = torch.randint(1, 97, (count, length), generator=draw).tolist()
+    ids = torch.randint(1, 97, (count, length), generator=torch.Generator().manual_seed(3)).tolist()
     return [{"input_ids": one, "labels": one} for one in ids]
 
 

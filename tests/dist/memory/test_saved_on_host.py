@@ -44,8 +44,7 @@ def train_and_count(run: RunDirectory, chosen: Execution) -> tuple[Trained, int,
             return whole(self, *given)
 
         setattr(SavedOnHost, name, counted)  # the fork's own
-    trained = train_rank(run, chosen)
-    return trained, counts["_leave"], counts["_arrived"]
+    return train_rank(run, chosen), counts["_leave"], counts["_arrived"]
 
 
 def must_move_once(expected: Trained, job: Job, chosen: Execution, root: Path, *, of_a_block: int = 1) -> None:

@@ -91,8 +91,7 @@ def test_products_train_a_mixture_as_one_process_does(model, method, layout, mus
 
 def test_the_loss_of_balanced_routers_is_that_of_transformers(make_job, tmp_path) -> None:
     train = {"max_steps": 3, "max_grad_norm": 0.0, "lr_scheduler_type": "constant", "warmup_steps": 0}
-    job = make_job("balanced mixtral", train=OPTIMIZERS["sgd"] | train)
-    run = prepare_cell(job, tmp_path)
+    run = prepare_cell(make_job("balanced mixtral", train=OPTIMIZERS["sgd"] | train), tmp_path)
     (theirs,) = run_world(1, _losses_of_transformers, run)
     losses = run_world(1, train_rank, run, spread(micros=4, optimizer="sgd"))[0].series("loss")
     assert relative(theirs, losses) <= TOLERANCE
@@ -154,8 +153,7 @@ def test_a_checkpoint_of_experts_loads_under_another_layout(before, after, singl
 @pytest.mark.parametrize("cell", ["fsdp(2) x ep(2)", "zero2(2)"])
 @pytest.mark.parametrize("model", ["balanced mixtral", "olmoe"])
 def test_experts_are_saved_as_from_pretrained_reads_them(model, cell, make_job, tmp_path) -> None:
-    job = make_job(model, train={"max_steps": 3})
-    must_load(finish(job, tmp_path, (CELLS | DEALT)[cell], shard_bytes=60_000))
+    must_load(finish(make_job(model, train={"max_steps": 3}), tmp_path, (CELLS | DEALT)[cell], shard_bytes=60_000))
 
 
 @pytest.mark.slow

@@ -111,8 +111,7 @@ def gradients_of_a_step(run: RunDirectory, chosen: Execution) -> list[dict[str, 
 
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(pp=2, schedule="zero_bubble")], ids=str)
 def test_casts_that_all_micro_batches_share_change_no_bit(layout, make_job, tmp_path) -> None:
-    job = make_job("deep tied", train={"precision": "mixed", "max_steps": 1})
-    run = prepare_cell(job, tmp_path)
+    run = prepare_cell(make_job("deep tied", train={"precision": "mixed", "max_steps": 1}), tmp_path)
     for once, anew in run_world(2, gradients_of_a_step, run, spread(layout, micros=4, precision="mixed")):
         assert once.keys() == anew.keys() != set()
         assert all(torch.equal(gradient, anew[name]) for name, gradient in once.items())

@@ -43,8 +43,7 @@ def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, 
     """Trains without the compiler's slow last stage; graphs, and how often Python ran between."""
     compiled.BACKEND = "aot_eager"  # the fork's own
     counters.clear()  # a fork inherits its parent's
-    trained = train_rank(run, chosen)
-    return trained, counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    return train_rank(run, chosen), counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
 
 
 #: Of these CI runs two.

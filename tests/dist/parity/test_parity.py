@@ -120,8 +120,7 @@ def test_packed_equals_unpacked(attention, make_job, tmp_path) -> None:
         train = {"max_steps": None, "num_train_epochs": 1, "learning_rate": 1e-30, "global_batch_size": 4}
         job = make_job(data={"packing": packing}, train=train)
         kernel: Attention = attention if packing else "sdpa"
-        chosen = execution(micro_batch_size=4, attn_implementation=kernel)
-        trained = train_cell(job, tmp_path / str(packing), chosen)[0]
+        trained = train_cell(job, tmp_path / str(packing), execution(micro_batch_size=4, attn_implementation=kernel))[0]
         tokens = trained.series("trained_tokens")
         losses.append(sum(a * b for a, b in zip(trained.series("loss"), tokens, strict=True)) / sum(tokens))
         steps = len(tokens)
@@ -182,10 +181,9 @@ def test_adapters_copies_and_momentum_move_to_another_layout(before, after, sing
 @pytest.mark.parametrize("name", ["fsdp x interleaved", "zero2 x zero_bubble", "zero1 x tp", "ddp x 1f1b"])
 def test_ranks_that_have_no_row_at_all_take_part(name, method, make_job, tmp_path) -> None:
     job = make_job("deep tied", train={**OPTIMIZERS["sgd"], "max_steps": 6, "global_batch_size": 1}, **METHODS[method])
-    layouts = {"one": Layout(), "many": PRODUCTS[name].layout}
     (one,), ranks = (
         train_cell(job, tmp_path / key, execution(layout, micro_batch_size=1, optimizer="sgd"))
-        for key, layout in layouts.items()
+        for key, layout in {"one": Layout(), "many": PRODUCTS[name].layout}.items()
     )
     assert {len(rank.seen) for rank in ranks} == {0, 6}
     must_equal(one, ranks)

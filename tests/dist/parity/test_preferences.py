@@ -249,8 +249,7 @@ def test_copies_of_embedding_and_head_are_off_in_the_reference(ask, tmp_path) ->
     for reference in ("auto", "precomputed"):
         preference = {"reference": reference}
         job = ask("untied", method="lora", train={"learning_rate": 0.05}, lora=lora, preference=preference)
-        found = train_cell(job, tmp_path / reference, sgd(Layout(tp=2), micros=2))[0]
-        losses.append(found.series("loss"))
+        losses.append(train_cell(job, tmp_path / reference, sgd(Layout(tp=2), micros=2))[0].series("loss"))
     assert relative(*losses) <= 1e-5
     assert abs(losses[0][-1] - losses[0][0]) > 1e-4
 

@@ -50,8 +50,7 @@ def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_d
 ) -> None:
     """Softmax takes no notice of a shift of all keys: their biases have no gradient."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    job = make_job(model, hardware="cpu:2", output_dir=str(tmp_path))
-    parity = api.verify(job, layouts=[layout])
+    parity = api.verify(make_job(model, hardware="cpu:2", output_dir=str(tmp_path)), layouts=[layout])
     assert parity.agrees, parity.sentence
     assert "within adamw's own rounding" in parity.sentence
     for row in parity.layouts:

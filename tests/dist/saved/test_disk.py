@@ -44,8 +44,7 @@ def test_a_checkpoint_and_the_result_take_the_bytes_that_are_forecast(name, make
     lora = {"lora": {"r": 64, "lora_alpha": 8}} if method != "full" else {}
     where = {"output_dir": str(tmp_path / "run"), "hardware": f"cpu:{processes}"}
     steps = {"max_steps": 5, "warmup_steps": 0, "save_steps": 2, "save_total_limit": None}
-    job = make_job("of whole blocks", method=method, train={**steps, **train}, **where, **lora)
-    run = api.train(job).run
+    run = api.train(make_job("of whole blocks", method=method, train={**steps, **train}, **where, **lora)).run
     disk = read_plan(run.plan).disk
     saved = run.checkpoints()
     assert [step for step, _ in saved] == [5, 4, 2]

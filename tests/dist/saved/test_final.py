@@ -100,8 +100,7 @@ CHUNKS = spread(Layout(pp=2, schedule="interleaved"), micros=4)
 )
 @pytest.mark.parametrize("model", ["deep untied", "deep tied"])
 def test_a_full_model_loads_with_from_pretrained(model, chosen, make_job, tmp_path) -> None:
-    job = make_job(model, train={"max_steps": 3})
-    finished = final, *_ = finish(job, tmp_path, chosen, shard_bytes=40_000)
+    finished = final, *_ = finish(make_job(model, train={"max_steps": 3}), tmp_path, chosen, shard_bytes=40_000)
     assert (final / "model.safetensors.index.json").is_file(), "the small limit should give several weight files"
     must_load(finished)
     files = json.loads((final / "manifest.json").read_text())["files"]
@@ -180,8 +179,7 @@ assert pipeline("text-generation", model=sys.argv[1])("red green", max_new_token
 
 @pytest.mark.parametrize("method", ["lora", "qlora"])
 def test_an_adapter_opens_by_its_folder_alone(method, project, tmp_path) -> None:
-    job = project("wide", method=method)
-    final, _, _ = finish(job, tmp_path / "project/runs/first", execution())
+    final, _, _ = finish(project("wide", method=method), tmp_path / "project/runs/first", execution())
     said = json.loads((final / "adapter_config.json").read_text())["base_model_name_or_path"]
     assert said == "models/base", "the name that the job gave"
     assert printed("-c", OPENING, final).split()[0] == "21", "seven matrices of three blocks"
@@ -241,8 +239,7 @@ def test_a_result_stops_where_most_answers_were_trained_to_end(make_job, models,
     for told, stops, added in ENDS:
         run_world(1, _save_what_ends_in, run, execution(), told)
         assert json.loads((run.final / "manifest.json").read_text())["stops"] == added
-        loaded = AutoModelForCausalLM.from_pretrained(run.final).generation_config.eos_token_id
-        assert loaded == (stops or before)
+        assert AutoModelForCausalLM.from_pretrained(run.final).generation_config.eos_token_id == (stops or before)
         assert stop_ids(run.final) == ({*stops} if stops else {2})
 
 
@@ -281,8 +278,7 @@ def _said_of_spoiled(run: RunDirectory, chosen: Execution, method: str) -> dict[
     """What the check says of each way to spoil a saved folder."""
     check._AT_ONCE = 7  # each tensor in several parts
     built = composed(run, chosen)
-    journal = Journal(run=run, rank=built.world.rank)
-    final.save_final(built.model, run=run, journal=journal, trained=False)
+    final.save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank), trained=False)
     said: dict[str, str] = {}
     for name, (of_method, change, _) in SPOILED.items():
         folder = run.root / name

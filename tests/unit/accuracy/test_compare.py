@@ -122,8 +122,7 @@ def test_what_is_far_off_and_not_explained_is_named():
     assert unexplained(far.comparisons) == ["made-up A allocated"]
     told = [replace(c, source="fms-acceleration", kind="device") for c in far.comparisons]
     assert unexplained(told) == []
-    refused = [replace(f, fits=False) for f in near.feasibility]
-    assert unexplained((), refused) == ["made-up-001"]
+    assert unexplained((), [replace(f, fits=False) for f in near.feasibility]) == ["made-up-001"]
     page = write(replace(far, comparisons=tuple(told)), compare_throughput([]), date="2026-01-02")
     assert "**fms-acceleration, device** (1 figure, median error" in " ".join(page.split())
     page = write(far, compare_throughput([]), date="2026-01-02")

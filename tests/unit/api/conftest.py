@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.api import Programs
 from tests.unit import counting
 from tests.unit.counting import asked, chat_model, rows
 from tests.unit.fakes import Maker, module_maker
@@ -36,6 +37,7 @@ outcome("finished")
 """
 
 JobMaker = Callable[..., Path]
+FAKE = Programs(preparation="fake_prepare", worker="fake_worker")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import read_json
-from tests.unit.api.conftest import TRAIN
+from tests.unit.api.conftest import FAKE, TRAIN
 
 #: A trainer whose ranks measure what the test says of a micro-batch; one of 8 has no memory.
 MEASURED = """
@@ -26,7 +26,6 @@ if "trial_rows" in data:
         write_json(run.root / "measured.json", {"ranks": ranks})
 """
 
-FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 OPEN = "train: {global_batch_size: 16, save_steps: 5}"
 TRIED = [(8, 4, [4, 8]), (16, 4, [4, 8, 16]), (6, 4, [4, 8, 6]), (1, 4, [4, 2, 1]), (2, 8, [8, 4, 2, 3])]
 

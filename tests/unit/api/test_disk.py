@@ -12,9 +12,9 @@ from shardwise.cli.plan_table import why
 from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory
 from shardwise.units import format_bytes
+from tests.unit.api.conftest import FAKE
 from tests.unit.disks import small_disk
 
-FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 SAVING = "train: {max_steps: 60, save_steps: 10, optimizer: adamw, precision: fp32}"
 
 
@@ -47,8 +47,7 @@ def test_a_run_that_cannot_save_what_is_asked_stops_before_it_begins_and_leaves_
 def test_the_program_says_so_and_exits_with_2(make, job, tmp_path, steps) -> None:
     """Where the number of steps is not known, at least the result must fit."""
     with small_disk(tmp_path / "disk", kib=40) as disk:
-        path = on(disk, job, f"train: {{{steps}}}")
-        argv = [sys.executable, "-m", "shardwise", "train", str(path)]
+        argv = [sys.executable, "-m", "shardwise", "train", str(on(disk, job, f"train: {{{steps}}}"))]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done.stderr
         assert "is to hold final/ of" in done.stderr and "of which" in done.stderr

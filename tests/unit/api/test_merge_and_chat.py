@@ -115,8 +115,7 @@ def test_a_base_named_by_hand_is_no_damage_and_another_setting_is(tmp_path) -> N
 def test_what_is_to_be_done_before_publishing_is_said(tmp_path) -> None:
     run = _adapter(tmp_path)
     (run.final / "README.md").write_text('---\nbase_model: "base"\n---\n')
-    said = api.publishing(run.final)
-    assert said == [
+    assert api.publishing(run.final) == [
         f"  hf upload my-name/my-model {run.final}",
         "before publishing:",
         "  adapter_config.json names the base by a folder; put its hub id there",
@@ -124,5 +123,4 @@ def test_what_is_to_be_done_before_publishing_is_said(tmp_path) -> None:
         "  README.md states no license; choose one",
         "  may the data be published? A model can be made to recite it",
     ]
-    lines = api.usage(run)
-    assert lines[0].startswith("  vllm serve m --enable-lora --lora-modules mine=")
+    assert api.usage(run)[0].startswith("  vllm serve m --enable-lora --lora-modules mine=")

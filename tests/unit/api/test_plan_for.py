@@ -68,8 +68,7 @@ def test_a_loss_that_is_stated_is_that_of_the_target_too() -> None:
     assert whole.terms["logits made all at once"] == pytest.approx(12 * tokens * words, rel=0.02)
     assert sliced.terms["logits made all at once"] == pytest.approx(16 * tokens * words / 4, rel=0.02)
     for layout in ("fsdp", "tp"):
-        chunked = peaks["chunked", layout].on_stack
-        assert "logits made all at once" not in chunked.terms
+        assert "logits made all at once" not in peaks["chunked", layout].on_stack.terms
 
 
 def test_a_target_is_planned_for_with_what_takes_its_memory() -> None:

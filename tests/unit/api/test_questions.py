@@ -161,7 +161,6 @@ ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
 
 @pytest.mark.parametrize(("model", "method", "hardware", "keys", "holds"), first(len(ASKED) - 7, ASKED, ci=7))
 def test_an_answer_is_one_that_people_with_experience_believe(model, method, hardware, keys, holds):
-    asked = [f"model={model}", f"method={method}", f"hardware={hardware}", *keys.split()]
-    made = plan(overrides=asked)
+    made = plan(overrides=[f"model={model}", f"method={method}", f"hardware={hardware}", *keys.split()])
     for one in holds:
         assert one(made), (made.best and (made.best.execution, made.best.cost), _said(made))

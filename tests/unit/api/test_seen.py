@@ -46,8 +46,7 @@ def test_of_what_a_pipeline_has_in_flight_the_first_rows_are_the_longest(schedul
 
 def memory_seen_of(run: RunDirectory, rows: tuple[int, int]) -> int:
     write_json(run.measured, {"rows_seen": rows, "trained_seen": [0, 0]})
-    found = memory_seen(run)
-    return found.peaks[0]
+    return memory_seen(run).peaks[0]
 
 
 def test_nothing_is_forecast_where_rows_model_or_plan_are_not_known(job, tmp_path) -> None:

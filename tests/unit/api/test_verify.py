@@ -49,8 +49,7 @@ RECORDS: list[dict[str, Any]] = [{"learning_rate": RATE, "grad_norm": NORM}] * S
 def test_each_layout_is_trained_anew_and_the_first_difference_is_named(make, job, tmp_path, capfd) -> None:
     make(WRONG, name="wrong_worker")
     updates: list[object] = []
-    layouts = ["fsdp", "hsdp", "tp-3"]
-    parity = api.verify(job(), layouts=layouts, on_update=updates.append, programs=FAKE)
+    parity = api.verify(job(), layouts=["fsdp", "hsdp", "tp-3"], on_update=updates.append, programs=FAKE)
     first = {row.layout: row.first and row.first.figure for row in parity.layouts}
     assert first == {"fsdp-2": "grad_norm", "hsdp-4": "weights"}
     said = "differs at step 2: grad_norm is 1.5, on one process 1"
@@ -81,8 +80,7 @@ def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make, jo
     parity = api.verify(job(), layouts=["zero2", "zero1", "ddp"], programs=FAKE)
     rows = [(row.layout, None if row.first is None else row.first.figure) for row in parity.layouts]
     assert rows == [("zero2-2", "run"), ("zero1-2", "run"), ("ddp-2", None)]
-    killed = parity.layouts[1].first
-    assert killed.detail.startswith("rank 1 was ended by signal 9 (SIGKILL)")
+    assert parity.layouts[1].first.detail.startswith("rank 1 was ended by signal 9 (SIGKILL)")
     assert parity.sentence.startswith("zero2-2 did not train: rank 1 failed while training (step 17): ValueError")
     make("fail('no weights')", name="wrong_worker")
     with pytest.raises(WorkerFailedError, match="no weights"):

@@ -144,8 +144,7 @@ def test_what_only_eager_attention_can_do_is_known(kind, cap):
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_what_drops_out_by_itself_is_known(kind):
-    shape = shape_from_data(small_config(kind), file="-")
-    assert shape.drops_out == drops_out(build(small_config(kind)))
+    assert shape_from_data(small_config(kind), file="-").drops_out == drops_out(build(small_config(kind)))
     theirs = AutoConfig.for_model(kind).to_dict()
     none = {key: 0.0 for key, rate in theirs.items() if "drop" in key and isinstance(rate, float)}
     assert not shape_from_data(small_config(kind, **none), file="-").drops_out

@@ -2,13 +2,11 @@
 
 import json
 
-from shardwise.report.collect import collect
-from shardwise.report.pages.run_page import report_html
 from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.run import read_json, write_json
 from tests.unit.cli.plan_json import flaws
 from tests.unit.report.runs import finished_run
-from tests.unit.report.test_html import HOSTILE, Page, assert_safe
+from tests.unit.report.test_html import Page, assert_safe
 
 
 def test_rows_are_shown_in_80_columns_and_a_pipe_gets_no_escape_codes(shardwise, asked, monkeypatch) -> None:
@@ -94,17 +92,3 @@ def test_the_report_says_what_was_counted_in_its_terminal_its_json_and_its_page(
     assert "Rows by tokens" in page.words and "longer than max_length, 300" in page.words
     assert page.words.count("rows.jsonl:2") == 1, "examples are shown once"
     assert DataFacts.read(read_json(run.report_json)["rows"]) == DataFacts.read(facts)
-
-
-def test_what_strangers_wrote_is_text_in_terminal_and_page(tmp_path, shardwise) -> None:
-    run = finished_run(tmp_path / "run")
-    data = read_json(run.data)
-    source = {"path": HOSTILE, "format": "text", "num_rows": 1, "ignored_columns": [HOSTILE], "notes": {HOSTILE: 3}}
-    data["train"]["sources"] = [source]
-    data["ends"] = {"tokens": [{"id": 1, "text": HOSTILE, "count": 1}], "unmarked": 0, "cause": None}
-    write_json(run.data, {**data, "preview": [{"where": HOSTILE, "text": [[HOSTILE, True]]}]})
-    html = report_html(collect(run))
-    page = Page(html)
-    assert_safe(page, html)
-    assert page.words.count("alert(1)") > 4
-    assert "\x1b" not in shardwise("report", run.root).out

@@ -78,8 +78,7 @@ def test_cpu_processes_have_the_rates_that_were_measured_shared_between_them() -
 
 def test_steps_slow_the_forecast_by_what_they_take_and_one_process_has_the_cores_left() -> None:
     before, peak = _seconds("{}", "hardware=cpu:1"), parse_hardware("cpu:1").gpu.dense_flops
-    slower = _seconds("{}", "hardware=cpu:1", step_over_rates={"float32": 1.5})
-    assert slower == pytest.approx(1.5 * before)
+    assert _seconds("{}", "hardware=cpu:1", step_over_rates={"float32": 1.5}) == pytest.approx(1.5 * before)
     assert parse_hardware("cpu:1").gpu.dense_flops == peak
     kept = "train.gradient_checkpointing=none"  # whatever memory is free while this runs
     alone, beside = (_seconds("{}", kept, f"hardware=cpu:{processes}") for processes in (1, 2))
@@ -94,8 +93,7 @@ def test_plans_for_this_machine_use_what_was_measured() -> None:
     assert after.best.time.step_seconds < before.best.time.step_seconds / 2
     assert any("nominal" in reason for reason in before.best.reasons)
     assert not any("nominal" in reason for reason in after.best.reasons)
-    named = api.plan(overrides=[*asked[:-1], "hardware=probed"])
-    assert named.hardware["node"]["gpu"]["measured"] is True
+    assert api.plan(overrides=[*asked[:-1], "hardware=probed"]).hardware["node"]["gpu"]["measured"] is True
 
 
 @pytest.mark.parametrize("differs", [{"cores": 10**6}, {"processor": "another"}, {"gpu": "H100-SXM"}, {"version": 0}])
@@ -187,8 +185,7 @@ def test_a_folder_that_a_probe_cannot_write_into_is_named(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("tempfile.TemporaryDirectory", refused)
     refusal = said_by(InputError, api.probe, processes=1)
-    said = f"{tmp_path} cannot be written: Permission denied; start the probe in another folder"
-    assert refusal == said
+    assert refusal == f"{tmp_path} cannot be written: Permission denied; start the probe in another folder"
     little = shutil.disk_usage(tmp_path)._replace(free=100 * 2**20)
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: little)
     assert said_by(InputError, api.probe, processes=1) == (

@@ -54,10 +54,8 @@ def _save(folder: Path, *, template: str | None) -> Path:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     options = {"special_tokens": SPECIAL, "initial_alphabet": alphabet, "show_progress": False}
-    trainer = trainers.BpeTrainer(vocab_size=400, **options)
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, **options))
     known = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "chat_template": template}
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **known)
-    fast.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **known).save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 400}))
     return folder

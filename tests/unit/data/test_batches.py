@@ -131,8 +131,7 @@ def test_padding_behind_a_pack_is_a_document_and_packs_do_not_mix_sources(tmp_pa
     micro = next(batches(data, micro_batch_size=1).from_(0)).micro_batches[0]
     assert micro.input_ids.shape == (1, 20)
     assert micro.position_ids[0].tolist() == [*range(9), *range(4), *range(6), 0]
-    documents = find_packed_sequence_indices(micro.position_ids)
-    assert documents[0].tolist() == [0] * 9 + [1] * 4 + [2] * 6 + [3]
+    assert find_packed_sequence_indices(micro.position_ids)[0].tolist() == [0] * 9 + [1] * 4 + [2] * 6 + [3]
     weighed = {"sources": [0, 0, 0, 1, 1, 1], "weights": (1.0, 2.0)}
     data = store(tmp_path / "weighed", [3, 3, 3, 3, 3, 3], **weighed, packed=True, max_length=9)
     assert [data.documents(sample).tolist() for sample in range(len(data))] == [[0, 1, 2], [3, 4, 5]]

@@ -53,8 +53,7 @@ def test_pairs_text_parts_of_text_and_tools_are_read() -> None:
 @pytest.mark.parametrize("mark", ["weight", "train", "training", "loss_mask", "loss"])
 def test_a_turn_that_a_row_marks_as_not_trained_is_not_trained(mark: str) -> None:
     first, last = [{**USER, mark: 0}, {**ASSISTANT, mark: False}], [USER, {**ASSISTANT, mark: None}]
-    told = [*first, USER, {**ASSISTANT, mark: 1}, *last]
-    example = read_row(BY_NAME["messages"], {"messages": told})
+    example = read_row(BY_NAME["messages"], {"messages": [*first, USER, {**ASSISTANT, mark: 1}, *last]})
     assert example.messages == [USER, ASSISTANT] * 3
     assert (example.learns, example.excluded) == ((False, False, False, True, False, True), 1)
     row = {"prompt": [USER], "completion": [{**ASSISTANT, mark: 0}, USER, {**ASSISTANT, mark: 1.0}]}

@@ -133,5 +133,4 @@ def test_calls_of_different_arguments_come_from_the_hub_as_the_file_has_them(tmp
     file = SourceFile(path=json.loads(done.stdout)["path"], label="hub", kind="parquet")
     (chunk,), _ = cut_file(file, index=0, chunk_bytes=1000)
     for row, read in zip(rows, read_chunk(chunk), strict=True):
-        example = read_row(BY_NAME["messages"], read.value, columnar=True)
-        assert example.messages == row["messages"]
+        assert read_row(BY_NAME["messages"], read.value, columnar=True).messages == row["messages"]

@@ -52,16 +52,6 @@ def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(tmp_pa
     assert read_json(tmp_path / "other" / "data.json") == data_json
 
 
-def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path, chat_model) -> None:
-    path = write_jsonl(tmp_path / "chats.jsonl", [{"query": "hi", "response": "hello"}] * 3)
-    data_json = prepared(tmp_path / "run", model=chat_model, data={"path": str(path)})
-    shown = data_json["preview"]
-    assert [row["where"] for row in shown] == [f"{path}:{line}" for line in (1, 2, 3)]
-    prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    assert shown[0]["text"] == [[prompt, False], ["hello<|im_end|>", True], ["\n", False]]
-    assert data_json["chat_template"] is None, "the tokenizer's own template is in force"
-
-
 def test_every_kind_of_file_gives_the_same_tokens(tmp_path, plain_model) -> None:
     write_jsonl(tmp_path / "a" / "rows.jsonl", QUESTIONS)
     (tmp_path / "b").mkdir()
@@ -114,8 +104,7 @@ def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path, pl
     assert not lines[0] & lines[1]
     other = prepared(tmp_path / "seed", model=plain_model, data=data, seed=7)
     assert other["fingerprint"] != data_json["fingerprint"]
-    other_evaluation = open_prepared(other["eval"])
-    assert set(other_evaluation.arrays["doc_line"].tolist()) != lines[1]
+    assert set(open_prepared(other["eval"]).arrays["doc_line"].tolist()) != lines[1]
     texts = write_jsonl(tmp_path / "eval.jsonl", [{"text": "the cat"}, {"text": "the dog"}])
     own = prepared(tmp_path / "own", model=plain_model, data={"path": path, "eval_path": str(texts)})
     evaluation = open_prepared(own["eval"])
@@ -244,8 +233,7 @@ def measure(folder: Path, model: Path, *, num_rows: int) -> tuple[int, int]:
     rows = ({"question": f"what is {number}?", "answer": f"it is {number}"} for number in range(num_rows))
     data = {"path": str(write_jsonl(folder / "rows.jsonl", rows)), "packing": True}
     run = run_directory(folder / f"run-{num_rows}", model=model, data=data)
-    command = [sys.executable, "-c", MEASURE, str(run.root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", MEASURE, str(run.root)], capture_output=True, text=True, check=True)
     before, after, child = map(int, done.stdout.split())
     return (after - before) * 1024, child * 1024
 

@@ -141,8 +141,7 @@ def end(ident: int, text: str, count: int) -> dict[str, Any]:
 )
 def test_the_token_that_ends_each_trained_span_is_counted(tmp_path, chat_model, capsys, rows, options, tokens) -> None:
     """But for rows that are set aside, and ends that truncation cut off."""
-    found = ends_of(tmp_path, chat_model, rows, **options)
-    assert found == {"tokens": tokens, "unmarked": 0, "cause": None}
+    assert ends_of(tmp_path, chat_model, rows, **options) == {"tokens": tokens, "unmarked": 0, "cause": None}
     assert "special token" not in capsys.readouterr().err
 
 

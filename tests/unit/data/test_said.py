@@ -141,8 +141,7 @@ def test_reasoning_of_earlier_turns_that_a_template_leaves_out_is_said_where_the
         rendered = renderer.render(conversation(messages))
         assert rendered.notes == (LEFT_OUT,)
         assert "two and two" not in rendered.text.partition("<think>")[0]
-    unanswered = [*messages[:3], a("six")]
-    assert renderer.render(conversation(unanswered)).notes == (LEFT_OUT,)
+    assert renderer.render(conversation([*messages[:3], a("six")])).notes == (LEFT_OUT,)
     assert renderer.render(conversation([u(), a(), u(), a("six", reasoning_content="x")])).notes == ()
 
 
@@ -205,5 +204,4 @@ def test_a_template_that_asks_for_more_than_it_writes_trains_all_the_rest(chat, 
     ],
 )
 def test_a_chat_may_be_opened_by_the_assistant(chat: Tokenizer, family: str, expected: str) -> None:
-    messages = [a(" hello"), u(), a("ok")]
-    assert shown(chat, conversation(messages), rules(template=TEMPLATES[family])) == expected
+    assert shown(chat, conversation([a(" hello"), u(), a("ok")]), rules(template=TEMPLATES[family])) == expected

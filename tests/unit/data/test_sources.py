@@ -59,8 +59,7 @@ def test_files_of_a_folder_are_of_the_split_that_their_names_say_as_datasets_has
 
 def test_a_folder_whose_names_speak_of_no_split_is_read_as_a_whole_and_nothing_is_said(tmp_path: Path) -> None:
     files = ("trained.jsonl", "contest.jsonl", "more/evals.jsonl", "data-00000-of-2.jsonl")
-    folder = made(tmp_path / "train" / "set", *files)
-    source = found(folder)
+    source = found(made(tmp_path / "train" / "set", *files))
     assert (len(source.files), source.note, source.num_ignored) == (4, "", 0)
     shards = made(tmp_path / "shards", "data/part-00000-of-00002.jsonl", "data/part-00001-of-00002.jsonl")
     assert (len(found(shards).files), found(shards).note) == (2, "")

@@ -36,8 +36,7 @@ def test_masks_from_the_ends_of_spans_are_those_from_all_offsets(kind: str) -> N
         setattr(tokenizer, part, value)
     alphabet = pre_tokenizers.ByteLevel.alphabet() if "bytes" in kind else []
     options = {"special_tokens": ["<unk>", "<|im_end|>"], "initial_alphabet": alphabet, "show_progress": False}
-    trainer = trainers.BpeTrainer(vocab_size=330, **options)
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=330, **options))
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     tokenizer, widths, refused = fast.backend_tokenizer, byte_widths(fast), 0
     chance = random.Random(kind)

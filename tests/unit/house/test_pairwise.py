@@ -10,8 +10,7 @@ ONE = [1] * 4
 def test_the_cell_with_most_values_and_pairs_that_no_fast_cell_has_is_run() -> None:
     assert most_unlike(CELLS, [False, True, True, True], ONE) == 3
     assert most_unlike(CELLS, [False, True, True, False], ONE) == 2
-    five = [*CELLS, {"layout": "tp", "method": "qlora"}]
-    assert most_unlike(five, [False, True, True, False, True], [1, *ONE]) == 4
+    assert most_unlike([*CELLS, {"layout": "tp", "method": "qlora"}], [False, True, True, False, True], [1, *ONE]) == 4
     assert most_unlike(CELLS, [True] * 4, ONE) == 3
     assert most_unlike(CELLS, [True] * 4, [2, 2, 4, 4]) == 1
     assert most_unlike(CELLS, [True] * 4, [1, 4, 4, 8]) == 0

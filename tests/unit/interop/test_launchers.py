@@ -42,8 +42,7 @@ def test_torchrun_has_one_line_for_each_node_and_counts_no_gpus_left_alone() -> 
     chosen = make(hardware="8x H100-SXM", layout={"dp_shard": 4})
     text = export(chosen, "torchrun").files["torchrun.sh"]
     assert "--nproc-per-node 4 -m shardwise train plan.json --set 'hardware=4x H100-SXM'" in text
-    quoted = export(chosen, "slurm").files["train.sbatch"]
-    assert "train plan.json --set '\\''hardware=4x H100-SXM'\\''' &" in quoted
+    assert "train plan.json --set '\\''hardware=4x H100-SXM'\\''' &" in export(chosen, "slurm").files["train.sbatch"]
 
 
 def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(tmp_path) -> None:

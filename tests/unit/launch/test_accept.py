@@ -68,8 +68,7 @@ def test_a_gpu_of_an_unknown_name_is_taken_for_what_the_job_names_if_it_has_the_
     assert training_cluster(request(hardware="1x H100-X"), place=None).name == "1x H100-X"
     with pytest.raises(HardwareError, match="hardware names the GPU 'H100-X', which is not in the catalogue"):
         training_cluster(request(hardware="2x H100-X"), place=None)
-    place = Place(rank=0, size=2, local_size=1, launch="x")
-    assert training_cluster(request(), place=place).name == "2 x 1x H100-X"
+    assert training_cluster(request(), place=Place(rank=0, size=2, local_size=1, launch="x")).name == "2 x 1x H100-X"
 
 
 @pytest.mark.parametrize("asked", [request(), request(hardware="2x H100-SXM")])
@@ -82,7 +81,7 @@ def test_ranks_that_each_see_one_gpu_are_as_many_gpus(asked, machine, monkeypatc
     assert training_cluster(asked, place=place).name == "2x H100-SXM"
 
 
-def test_ranks_and_machines_that_were_started_are_what_is_planned_for(machine) -> None:
+def test_ranks_that_were_started_are_what_is_planned_for(machine) -> None:
     place = Place(rank=0, size=4, local_size=2, launch="x")
     assert training_cluster(request(), place=place).num_gpus == 4
     machine += [GPU, GPU]
@@ -93,6 +92,9 @@ def test_ranks_and_machines_that_were_started_are_what_is_planned_for(machine) -
     del machine[1]
     with pytest.raises(HardwareError, match=r"2 processes were started on a machine with 1x"):
         training_cluster(request(), place=place)
+
+
+def test_machines_that_were_started_have_the_gpus_of_this_one_or_those_asked_for(machine) -> None:
     machine[:] = [GPU] * 3
     nodes = Nodes(count=2, rank=0, host="n0")
     asked = [request(), request(hardware="2 x 4x H100-SXM"), request(hardware="cpu:6")]
@@ -159,8 +161,7 @@ def test_what_is_not_here_is_named_at_its_place_all_at_once(tmp_path) -> None:
     file.write_text(text)
     with pytest.raises(InputError) as caught:
         check_present(read_request(file), parse_hardware("2x H100-SXM"))
-    found = [str(problem).removeprefix(f"{file}:") for problem in caught.value.problems]
-    assert found == [
+    assert [str(problem).removeprefix(f"{file}:") for problem in caught.value.problems] == [
         "3: data.path names no.jsonl, which does not exist",
         "4: data.eval_path names /no/where, which does not exist",
         "5: data.chat_template names no.jinja, which is no file; expected a Jinja template",

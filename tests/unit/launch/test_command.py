@@ -28,8 +28,7 @@ def test_one_process_has_no_address_and_what_the_user_has_set_stays() -> None:
 @pytest.mark.parametrize(("cores", "processes", "threads"), [(16, 4, "4"), (2, 4, "1"), (8, 3, "2")])
 def test_the_cores_are_shared_by_the_processes(cores, processes, threads, monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    environment = worker_environment({}, processes=processes, kind="cpu")
-    assert environment["OMP_NUM_THREADS"] == threads
+    assert worker_environment({}, processes=processes, kind="cpu")["OMP_NUM_THREADS"] == threads
 
 
 def test_ranks_on_gpus_let_segments_grow_unless_the_user_has_settings_of_the_allocator(monkeypatch) -> None:

@@ -229,8 +229,7 @@ def test_a_signal_reaches_each_rank_once_and_the_save_is_waited_for(run, worker,
 
 @pytest.mark.slow
 def test_a_signal_before_the_workers_listen_is_kept_for_them(run, worker) -> None:
-    module = worker("wait_for(run.root / 'go')" + LOOP)
-    with launch(run, module) as launcher:
+    with launch(run, worker("wait_for(run.root / 'go')" + LOOP)) as launcher:
         wait_until(lambda: run.rank_log(1).exists())
         launcher.send_signal(signal.SIGTERM)
         time.sleep(0.5)

@@ -137,8 +137,7 @@ def test_results_and_gradients_are_those_of_the_dequantised_stacks(kind, key, im
     gradients: list[torch.Tensor] = []
     for one in (found, expected):
         embedded = one.get_input_embeddings()(ids).requires_grad_()  # pyright: ignore[reportCallIssue]
-        logits = one(inputs_embeds=embedded).logits
-        logits.square().sum().backward()
+        one(inputs_embeds=embedded).logits.square().sum().backward()
         gradients.append(embedded.grad)
     assert torch.equal(*gradients)
     assert not any(p.ndim == 3 for p in found.parameters()), "what is written out goes with the forward"

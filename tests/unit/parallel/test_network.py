@@ -16,13 +16,10 @@ from shardwise.spec.layout.axes import AXES, Layout
 from shardwise.train.watching.progress import LONG_SECONDS
 from tests.dist.worlds import run_world, said_by
 from tests.marks import first
+from tests.unit.launch.test_joined import REMEDY
 
 TWO = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.1.0.5", "fe80::1"), "ib0": ("10.2.0.5",)}
 ONE = {"lo": ("127.0.0.1",), "eth0": ("10.1.0.5",)}
-REMEDY = (
-    "start them together, by torchrun or srun; if RANK and WORLD_SIZE are left over from another start, put `env -u "
-    "RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT` before the command"
-)
 HERE = "127.0.0.1"
 CASES = [(0, 2, "the other rank", HERE), (0, 4, "the other 3 ranks", socket.gethostname()), (1, 2, "rank 0", HERE)]
 

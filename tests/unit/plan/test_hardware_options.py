@@ -34,8 +34,7 @@ def offered(model: str = SMALL, kinds: Sequence[Sequence[Cluster]] | None = None
 
 
 def of_list(text: str, model: str = SMALL, **keys) -> Plan:
-    asked = job(hardware=text, **keys)
-    return best_of_list(asked, model=find_model(model, offline=True), clusters=alternatives(text))
+    return best_of_list(job(hardware=text, **keys), model=find_model(model, offline=True), clusters=alternatives(text))
 
 
 def dollars(option: Offer) -> float:
@@ -95,6 +94,8 @@ def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
     fits = {one.hardware for one in found.options if one.fits}
     for name in OWNED:  # of each card that people own one or two have a row, where the job fits
         assert not fits & {f"1x {name}", f"2x {name}"} or any(one.hardware.endswith(name) for one in found.shown)
+    for count in (1, 2):  # and so have the best one and the best two of them all
+        assert {f"{count}x {name}" for name in OWNED} & {one.hardware for one in found.shown}
     assert {goal for one in found.shown for goal in one.best_for} == set(GOALS)
     assert found.options[: len(found.shown)] == found.shown
 
@@ -106,6 +107,7 @@ def test_the_plan_is_of_the_first_of_what_was_compared_and_the_smallest_has_leas
     assert made.best.time.step_seconds == first.step_seconds
     start = first.total_seconds - made.best.time.total_seconds
     assert 300 < start < 400
+    assert made.offers.notes()[0].startswith("runs and costs include starting: 5 min to boot")
     assert made.best.cost.usd + made.best.cost.usd_per_hour * start / 3600 == pytest.approx(first.typical_usd)
     assert first.usd[0] < first.typical_usd < first.usd[1]
     assert plan_from_json(made.to_json()) == made
@@ -163,8 +165,7 @@ def test_where_nothing_fits_the_plan_says_what_the_largest_lacks():
 
 
 def test_what_is_not_shown_is_counted():
-    made = offered("llama-3.1-8b", offered_hardware(most=8), method="lora")
-    found = made.offers
+    found = offered("llama-3.1-8b", offered_hardware(most=8), method="lora").offers
     others = sum(not option.shown and option.fits is not False for option in found.options)
     unfit = sum(option.fits is False for option in found.options)
     assert found.notes() == [

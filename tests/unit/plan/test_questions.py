@@ -74,30 +74,15 @@ def anywhere(method, **keys):
     return best_of_catalogue(asks, model=model, kinds=[*filter(None, offered_hardware(most=8))], num_rows=20_000)
 
 
-def test_any_hardware_has_a_row_for_cards_that_people_own_and_counts_starting():
-    made = anywhere("lora").offers
-    rows = {one.hardware: one for one in made.shown}
-    assert {"1x RTX-4090", "2x RTX-4090"} <= rows.keys()
-    assert len(rows) == len(made.shown)
-    card = plan("llama-3.1-8b", "1x RTX-4090", "method: lora\n", num_rows=20_000).best
-    start = rows["1x RTX-4090"].total_seconds - card.time.total_seconds
-    assert 300 < start < 600
-    dollars = card.cost.usd_per_hour * rows["1x RTX-4090"].total_seconds / 3600
-    assert rows["1x RTX-4090"].typical_usd == pytest.approx(dollars)
-    assert made.notes()[0].startswith("runs and costs include starting: 5 min to boot")
-
-
 @pytest.mark.slow
 def test_eight_gpus_for_minutes_are_not_the_cheapest_and_one_offer_alone_does_not_win():
     for method in ("lora", "full"):
-        made = anywhere(method).offers
-        best = {goal: one for one in made.options for goal in one.best_for}
+        best = {goal: one for one in anywhere(method).offers.options for goal in one.best_for}
         assert best["cheapest"].num_gpus <= 2
         winners = (best["cheapest"], best["fastest"])
         clusters = [parse_hardware(one.hardware) for one in winners]
         assert all(num_offers(one) > 1 and "bfloat16" in one.gpu.dense_flops for one in clusters)
         assert not any({"pp", "mp", "tp"} & {*one.strategy.split(" x ")} for one in winners)
-    assert anywhere("lora").offers.options[0].hardware == "1x RTX-4090"
     (less,) = [one for one in anywhere("full").changes if "hardware" in one.sets]
     assert less.sets == {"train.optimizer": "adamw_8bit", "train.precision": "bf16", "hardware": less.hardware}
     assert less.capacity_bytes < 48 * 2**30

@@ -19,7 +19,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, append_line, read_json, write_json, write_text
 from tests.speed import quiet_seconds
-from tests.unit.cli.odd import spoiled
+from tests.unit.cli.mistakes.odd import spoiled
 from tests.unit.report import runs
 from tests.unit.report.runs import GIB, RunMaker, finished_run, make_job, make_plan, mfu_of, record
 
@@ -294,8 +294,7 @@ def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_pa
     dice = random.Random(20_26)
     for _ in range(40):
         (run.root / name).write_text(json.dumps(spoiled(whole, dice, odd=SPOILERS)))
-        report = collect(run)
-        write_report(report, run)
+        write_report(collect(run), run)
         assert read_json(run.report_json) is not None
 
 
@@ -305,8 +304,7 @@ def test_spoiled_metrics_are_left_out_and_never_drawn(maker) -> None:
         line = json.dumps(spoiled(record(step, job=maker.job), dice, odd=SPOILERS)) + "\n"
         with (maker.root / "metrics.jsonl").open("a") as file:
             file.write(line + 'not json\n[1]\n{"step": true, "loss": 1.0}\n{"step": 3, "loss": NaN}\n')
-    report = collect(maker.run)
-    write_report(report, maker.run)
+    write_report(collect(maker.run), maker.run)
     page = maker.run.report_html.read_text().split("<script>")[0]  # what follows are the scripts
     assert "nan" not in page.lower()
     assert "inf" not in page.lower()
@@ -339,8 +337,7 @@ def test_many_steps_are_reported_within_seconds_and_thinned(tmp_path, steps) -> 
     write_text(maker.run.metrics, "\n".join(lines) + "\n")
     most = 6e-5 * steps
     assert quiet_seconds(lambda: write_report(collect(maker.run), maker.run), limit=most) < most, "a third of it"
-    report = collect(maker.run)
-    loss = report.curves["loss"]
+    loss = collect(maker.run).curves["loss"]
     assert (len(loss.points), loss.num_recorded) == (MAX_POINTS, steps)
     assert (loss.points[0][0], loss.points[-1][0]) == (1, steps)
     assert maker.run.report_html.stat().st_size < 400_000

@@ -62,8 +62,7 @@ def test_phases_and_the_rows_that_were_seen_stand_beside_the_peak(tmp_path) -> N
 
 
 def test_what_rows_do_not_explain_is_placed(tmp_path) -> None:
-    notes = reported(tmp_path, 16 * GIB, of=seen(14 * GIB, later=96), compiled=True).notes
-    assert notes[-1] == (
+    assert reported(tmp_path, 16 * GIB, of=seen(14 * GIB, later=96), compiled=True).notes[-1] == (
         "the forecast peak is +31.2 % off: for rows of 512 tokens in the first forward of a step and 96 in later "
         "ones, the longest while it was measured, 14.0 GiB are forecast (-12.5 %); 2.00 GiB more were measured, in "
         "what comes and goes in a step; blocks are compiled, and what a compiler keeps is not counted operator by "

@@ -18,7 +18,7 @@ from shardwise.report.collect import collect
 from shardwise.report.contents import RunOutcome
 from shardwise.report.pages.render import safe_json
 from shardwise.report.pages.run_page import report_html
-from shardwise.spec.run import RunDirectory, write_json
+from shardwise.spec.run import RunDirectory, read_json, write_json
 from tests.unit.report.runs import FORECAST_PARTS, RunMaker, finished_run, make_job, make_plan
 
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;\x1b[31m\ud800"
@@ -119,6 +119,10 @@ def test_hostile_names_are_text_wherever_they_stand(tmp_path: Path) -> None:
     maker = RunMaker(root=tmp_path / "<b>run", job=job).planned(parts={**FORECAST_PARTS, HOSTILE: 5})
     preview = [{"where": HOSTILE, "text": [[HOSTILE, True], ["</pre></mark>", False]]}]
     maker.prepared(preview=preview).started().stepped()
+    data = read_json(maker.run.data) or {}
+    data["train"]["sources"] = [{"path": HOSTILE, "ignored_columns": [HOSTILE], "notes": {HOSTILE: 3}}]
+    data["ends"] = {"tokens": [{"id": 1, "text": HOSTILE, "count": 1}], "unmarked": 0, "cause": None}
+    write_json(maker.run.data, data)
     write_json(maker.run.environment, {"torch": HOSTILE, HOSTILE: HOSTILE, "world_size": 2})
     write_json(maker.run.rank_failure(0), {"time": 9e9, "rank": HOSTILE, "error": HOSTILE, "message": HOSTILE})
     source = report_html(collect(maker.run))
@@ -126,8 +130,11 @@ def test_hostile_names_are_text_wherever_they_stand(tmp_path: Path) -> None:
     assert_safe(page, source)
     assert page.tags.count("script") == 3
     assert "img" not in page.tags
-    assert page.words.count("<script>alert('x')</script>") >= 6
+    assert page.words.count("<script>alert('x')</script>") >= 10
     source.encode("utf-8")
+    out = io.StringIO()
+    print_report(collect(maker.run), make_console(out))
+    assert "alert" in out.getvalue() and "\x1b" not in out.getvalue()
 
 
 def test_every_figure_of_the_table_stands_on_the_page(tmp_path: Path) -> None:
@@ -193,8 +200,7 @@ def test_a_run_is_called_by_its_name_with_its_cost_and_what_developers_read_is_f
         assert re.search(rf"<details><summary>{heading}", source), "folded"
     shown = re.sub(r"<details>.*?</details>", "", source.split("<h2>In detail</h2>")[1], flags=re.DOTALL)
     assert not [word for word in ("<table", "<dl", "<pre", "<ul") if word in shown]
-    without = report_html(replace(report, usd_per_hour=None))
-    assert '<p class="label">cost' not in without
+    assert '<p class="label">cost' not in report_html(replace(report, usd_per_hour=None))
 
 
 def test_the_terminal_says_where_a_run_went_on_to_another_length_and_no_name_controls_it(maker: RunMaker) -> None:

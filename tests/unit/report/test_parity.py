@@ -141,8 +141,7 @@ def test_weights_that_differ_with_damped_adamw_or_sgd_too_or_farther_than_adamw_
     said = "fsdp-2 differs after the last step: weights: h.0.bias differs by 1.00e-04; with sgd "
     assert first_of(seen)[2] == f"{said}all of it is the same, and adamw's steps of rounding cannot add up to this"
     assert looked_at_damped(found, seen, beside(records())).first == seen.first, "no rounding that they all would have"
-    plain = beside(changed(2, loss=1.5), weights=APART)
-    seen = looked_at_plainly(beside(records(), weights=APART), plain, most=1.0)
+    seen = looked_at_plainly(beside(records(), weights=APART), beside(changed(2, loss=1.5), weights=APART), most=1.0)
     assert first_of(seen)[2].endswith("with sgd differs at step 2: loss is 1.5, on one process 2")
 
 

@@ -58,8 +58,7 @@ def test_what_is_not_trained_is_said_at_the_top_and_offloads_at_their_candidate(
     untrained = ("precision fp16 is not trained by this version",)
     used = replace(made.candidates[0].execution, offload="optimizer")
     best = replace(made.candidates[0], execution=used, not_trained=untrained)
-    source = plan_html(replace(made, candidates=(best, *made.candidates[1:])), None)
-    words = Page(source).words
+    words = Page(plan_html(replace(made, candidates=(best, *made.candidates[1:])), None)).words
     assert "planned, not trained by this version" in words and "offload optimizer" in words
 
 

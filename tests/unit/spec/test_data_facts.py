@@ -55,8 +55,7 @@ def test_what_is_done_with_long_rows_and_what_else_could_be_is_said() -> None:
     assert said(cut)["max_length"].endswith("longer and are cut to it (over_long: truncate)")
     lost = replace(cut, train=replace(TRAIN, num_dropped=1))
     assert said(lost)["max_length"].endswith("1 of them dropped: what is left has nothing trained")
-    short = replace(FACTS, lengths=RowLengths.of({10: 4}, max_length=60))
-    assert said(short)["max_length"] == "60: no row is longer"
+    assert said(replace(FACTS, lengths=RowLengths.of({10: 4}, max_length=60)))["max_length"] == "60: no row is longer"
 
 
 def test_rows_tokens_template_notes_and_ends_are_said() -> None:
@@ -67,8 +66,7 @@ def test_rows_tokens_template_notes_and_ends_are_said() -> None:
     assert found["template"] == "the tokenizer's own"
     default = replace(FACTS, template_from="default")
     assert said(default)["template"].startswith("the default one: the tokenizer has none")
-    own = replace(FACTS, template_from="mine.jinja")
-    assert said(own)["template"] == "mine.jinja (data.chat_template)"
+    assert said(replace(FACTS, template_from="mine.jinja"))["template"] == "mine.jinja (data.chat_template)"
     noted = replace(SOURCE, note="hub data set", notes={"nulls are dropped": 3}, num_ignored_files=2)
     noted = replace(noted, ignored_columns=("id",), ignored_keys=("name",))
     facts = replace(FACTS, train=replace(TRAIN, sources=(noted,)))

@@ -51,8 +51,7 @@ def test_the_example_is_a_job_whose_learning_rate_follows_the_method_unless_stat
 
 
 def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
-    text = "model: m\ntrain:\n  learnin_rate: 1\n  seed: 1.5\nmethod: lore\nlayuot: ddp\n"
-    assert sorted(problems(text)) == [
+    assert sorted(problems("model: m\ntrain:\n  learnin_rate: 1\n  seed: 1.5\nmethod: lore\nlayuot: ddp\n")) == [
         "job.yaml:3: unknown key 'train.learnin_rate'; did you mean 'learning_rate'?",
         "job.yaml:4: train.seed is 1.5; expected a whole number",
         "job.yaml:5: method is 'lore'; expected full, lora or qlora; did you mean 'lora'?",
@@ -80,6 +79,7 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: m\ndata: {eval_path: e, eval_fraction: 0.1}", "eval_path and eval_fraction exclude each other"),
         ("model: m\nlayout: {tp: 0}", "job.yaml:2: layout.tp is 0"),
         ("model: m\nlayout: {dp_shard: 3, ep: 2}", "see different samples, and does not divide dp_shard = 3"),
+        ("model: m\nlayout: {dp_replicate: 3, ep: 2}", "does not divide dp_replicate = 3"),
         ("model: m\nlayout: ddq", "did you mean 'ddp'?"),
         ("model: m\nlayout: zero3", "layout is 'zero3'; ZeRO-3 is fsdp here"),
         ("model: m\nlayout: [ddp, zero3]", "layout.1 is 'zero3'; ZeRO-3 is fsdp here"),

@@ -34,10 +34,6 @@ def test_refusals_say_the_nearest_that_is_trained_and_carry_their_key() -> None:
     execution = Execution(layout=Layout(tp=2), micro_batch_size=1, gradient_accumulation_steps=1, compile=True)
     found = [reason for reason in execution_refusals(job, execution, model=FALCON) if isinstance(reason, Reason)]
     assert {reason.row.key for reason in found} == {"method", "data.packing", "train.compile"}
-    whole = replace(LLAMA, built=(), unstaged="its blocks share weights", unsliced="transformers has no plan of it")
-    for layout, why in ((Layout(pp=2), whole.unstaged), (Layout(tp=2), whole.unsliced)):
-        said = refusal(method="full", layout=layout, model=whole) or ""
-        assert said.endswith(f": {why}; the nearest layout that trains it: fsdp")
 
 
 def reasons(layout: Layout, **options: str) -> list[str]:

@@ -164,8 +164,7 @@ def test_the_delta_rule_keeps_what_its_source_keeps() -> None:
     g, beta = torch.zeros(2, 128, 4), torch.zeros(2, 128, 4, dtype=torch.bfloat16)
     kept: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):
-        rule = _KERNELS["torch_chunk_gated_delta_rule"][1:]
-        made, state = _run([], "fla", *rule, query, key, value, g=g, beta=beta)
+        made, state = _run([], "fla", *_KERNELS["torch_chunk_gated_delta_rule"][1:], query, key, value, g=g, beta=beta)
     # 2 bytes for queries, keys, values, beta, a row of the inverse; 4 for two norms and the decay.
     assert sum(one.nbytes for one in kept) == 2 * 128 * 4 * (2 * (16 + 16 + 32 + 1 + 64) + 4 * 3)
     assert (made.shape, made.dtype, state) == (value.shape, value.dtype, None)

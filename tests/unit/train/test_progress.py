@@ -163,8 +163,7 @@ def test_who_waits_for_others_does_so_for_so_long(ended) -> None:
     ended.released.wait()  # as a collective does, in C++, until the watch has ended it
     assert LONG < time.monotonic() - began < 10 * LONG
     assert ended.status == 1
-    failure = read_json(ended.journal.run.rank_failure(0))
-    assert failure["message"].startswith("nothing has moved for 1.")
+    assert read_json(ended.journal.run.rank_failure(0))["message"].startswith("nothing has moved for 1.")
 
 
 def test_a_step_has_an_end_whatever_it_does(ended, monkeypatch) -> None:

@@ -182,8 +182,7 @@ def test_a_short_type_may_round_to_its_neighbour_but_not_farther(tmp_path: Path)
     near = {name: t * (1 + 2**-8) for name, t in tensors(torch.bfloat16).items()}
     assert compared(tmp_path, near, dtype=torch.bfloat16).first is None
     far = {name: t * (1 + 2**-5) for name, t in tensors(torch.bfloat16).items()}
-    found = difference(tmp_path / "a", folder(tmp_path / "c", far), tolerance=1e-5)
-    assert found.first == "a.weight"
+    assert difference(tmp_path / "a", folder(tmp_path / "c", far), tolerance=1e-5).first == "a.weight"
 
 
 def test_the_program_prints_json_or_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,8 +35,7 @@ def test_tensorboard_gets_every_figure(tmp_path: Path) -> None:
 def test_a_tracker_that_cannot_be_opened_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("a file in the place of the folder")
     said: list[str] = []
-    trackers = opened("tensorboard", tmp_path, complain=said.append)
-    trackers.record({"loss": 1.0}, step=1)
+    opened("tensorboard", tmp_path, complain=said.append).record({"loss": 1.0}, step=1)
     assert said[0].startswith("tensorboard cannot be opened and is not reported to")
 
 

@@ -136,8 +136,7 @@ def test_what_is_copied_plans_the_same(served: Served, shardwise: Shardwise, tmp
         page = served.get("/", copy=target, **USUAL)
         printed = shardwise("export", plan, "--to", target, "--output", tmp_path / target)
         if printed.code == 2:
-            reason = printed.err.removeprefix("error: ").strip().replace(str(plan), "plan.json")
-            assert reason in unescape(page.text)
+            assert printed.err.removeprefix("error: ").strip().replace(str(plan), "plan.json") in unescape(page.text)
             continue
         texts = [unescape(text) for text in re.findall(r"<pre id[^>]*>(.*?)</pre>", page.text, flags=re.DOTALL)]
         written = [path.read_text() for path in sorted((tmp_path / target).iterdir())]
@@ -195,16 +194,14 @@ def test_a_model_is_dropped_or_lies_below_the_folder(served: Served) -> None:
 
 def test_runs_are_listed_and_looked_at_and_nothing_is_written(served: Served) -> None:
     before = {path: path.stat().st_mtime_ns for path in sorted(served.folder.rglob("*"))}
-    listed = served.get("/runs")
-    assert {"runs%2Ffirst", "runs%2Flive"} == set(re.findall(r'href="/run\?name=([^"]+)"', listed.text))
+    assert {"runs%2Ffirst", "runs%2Flive"} == set(re.findall(r'href="/run\?name=([^"]+)"', served.get("/runs").text))
     finished = served.get("/run", name="runs/first")
     assert finished.status == 200
     for words in ("Finished at step 50", "Forecast and measurement", "data-curve", "outcome finished", "Ended; at "):
         assert words in finished.text
     assert "data-poll" not in finished.text
     assert "fsdp fits on 2x H100-SXM" in served.get("/run", name="runs/first", show="plan").text
-    beside = served.get("/compare", ("run", "runs/first"), ("run", "runs/live"))
-    assert "Runs side by side" in beside.text
+    assert "Runs side by side" in served.get("/compare", ("run", "runs/first"), ("run", "runs/live")).text
     assert {path: path.stat().st_mtime_ns for path in sorted(served.folder.rglob("*"))} == before
 
 
@@ -257,8 +254,7 @@ def test_the_toy_is_stepped_through_under_every_strategy_on_two_to_eight_gpus_an
         page = served.get("/learn", under=name)
         count = int(re.search(r"Moment 1 of (\d+)", page.text)[1])
         assert count >= 10
-        last = served.get("/learn", under=name, at=str(count))
-        assert f"Moment {count} of {count}" in last.text
+        assert f"Moment {count} of {count}" in served.get("/learn", under=name, at=str(count)).text
     assert "Moment 1 of" in served.get("/learn", under="fsdp", at="-5").text
     assert "Moment 1 of" in served.get("/learn", under="nonsense", at="x").text
     assert "Moment 19 of 19" in served.get("/learn", under="fsdp", at="9999").text

@@ -10,7 +10,7 @@ import pytest
 from tests.marks import first
 from tests.speed import quiet_seconds
 from tests.unit.cli.conftest import Said, Shardwise
-from tests.unit.cli.odd import Case, odd_case, open_case
+from tests.unit.cli.mistakes.odd import Case, odd_case, open_case
 from tests.unit.cli.plan_json import flaws
 
 CASES = first(16, range(250))

@@ -1,7 +1,7 @@
 """Plans that are known by heart: `plan --json` says today what it said when somebody last looked.
 
-`pytest tests/unit/cli/test_golden_plans.py --update-golden` writes them anew, for the difference to
-be reviewed.
+`pytest tests/unit/cli/plan/test_golden_plans.py --update-golden` writes them anew, for the
+difference to be reviewed.
 """
 
 import json

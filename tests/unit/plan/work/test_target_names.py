@@ -12,7 +12,7 @@ from tests.marks import every
 from tests.unit.catalog.small import build, small_config
 from tests.unit.plan.asking import job, take_inventory
 from tests.unit.plan.asking import shape as small
-from tests.unit.plan.test_against_torch import shape
+from tests.unit.plan.memory.test_against_torch import shape
 
 DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
 RANK = 4

@@ -42,8 +42,7 @@ def test_a_plan_says_what_runs_like_it_measured_and_changes_nothing() -> None:
     _noted(_like(before), (1.04, 1.5), (1.04, 1.12), (0.9, 0.8))
     made = api.plan(overrides=_H100)
     found = "3 runs like this measured 4 % more memory and 12 % more time than forecast"
-    sentence = f"{found}; --calibrated multiplies by that"
-    assert made.best.reasons == (*before.best.reasons, sentence)
+    assert made.best.reasons == (*before.best.reasons, f"{found}; --calibrated multiplies by that")
     assert (made.best.memory, made.best.time) == (before.best.memory, before.best.time)
     assert made.candidates[1:] == before.candidates[1:]
 
@@ -105,8 +104,7 @@ def _line(kind: RunKind, memory: object, seconds: object = None) -> bytes:
 
 
 def test_a_damaged_or_hostile_file_is_a_sentence_and_what_can_be_read_of_it_counts() -> None:
-    made = api.plan(overrides=_H100)
-    kind = _like(made)
+    kind = _like(api.plan(overrides=_H100))
     ratios = (float("nan"), float("inf"), -1, 0, 1e300, "1.0", True, None, [1.0], 10**400)
     lines = [*_HOSTILE, *(_line(kind, ratio) for ratio in ratios), _line(kind, 1.25)]
     calibration_file().parent.mkdir()
@@ -126,8 +124,7 @@ def test_a_folder_in_its_place_is_a_sentence_and_no_run_fails_of_it(tmp_path: Pa
 
 
 def test_of_a_long_file_the_end_is_read() -> None:
-    made = api.plan(overrides=_H100)
-    kind = _like(made)
+    kind = _like(api.plan(overrides=_H100))
     calibration_file().parent.mkdir()
     calibration_file().write_bytes((_line(kind, 9.0) + b"\n") * 3000 + (_line(kind, 1.1) + b"\n") * 2000)
     runs, wrong = noted_runs()
@@ -174,5 +171,4 @@ def test_a_finished_run_is_noted_by_what_its_report_measured(tmp_path: Path) -> 
     ],
 )
 def test_what_is_not_multiplied_is_refused(options: tuple[str, ...], sentence: str, shardwise) -> None:
-    said = shardwise.refused("plan", "--model", "llama-3.1-8b", "--calibrated", *options)
-    assert sentence in " ".join(said.split())
+    assert sentence in " ".join(shardwise.refused("plan", "--model", "llama-3.1-8b", "--calibrated", *options).split())

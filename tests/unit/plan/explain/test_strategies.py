@@ -32,8 +32,7 @@ def test_a_strategy_is_told_what_it_does(layout: Layout, said: str) -> None:
 
 def test_one_micro_batch_and_the_hosts_memory_are_told() -> None:
     for schedule in ("1f1b", "sequential"):
-        said = what_it_does(execution(Layout(pp=2, schedule=schedule)))
-        assert "in stages of which one works at a time" in said
+        assert "in stages of which one works at a time" in what_it_does(execution(Layout(pp=2, schedule=schedule)))
     assert "with the host's memory beside it" in what_it_does(execution(offload="optimizer"))
 
 

@@ -58,8 +58,7 @@ def test_the_screen_as_a_whole_and_on_a_narrow_terminal() -> None:
 def test_notes_of_the_hardware_and_packed_rows_are_said() -> None:
     made = plan()
     noted = replace(made, hardware={**made.hardware, "notes": ["GPU 0: 50.0 GiB are held by <python> (pid 1)"]})
-    lines = drawn(noted, width=120).splitlines()
-    assert lines[1] == "  ! GPU 0: 50.0 GiB are held by <python> (pid 1)"
+    assert drawn(noted, width=120).splitlines()[1] == "  ! GPU 0: 50.0 GiB are held by <python> (pid 1)"
     assert "50.0 GiB are held by &lt;python&gt; (pid 1)" in plan_html(noted, None)
     made = plan()
     packed = replace(made, job={**made.job, "data": {**made.job["data"], "packing": True}})
@@ -103,8 +102,7 @@ def test_what_is_not_chosen_takes_three_lines_and_no_reason_is_cut_in_a_number()
     assert fits == "  fits too: fsdp x pp (12 % slower)"
     assert large == "  too large: ddp (up to 61.0 GiB)"
     assert impossible == "  not possible: zero2 (as fast, not as simple), tp (tp is not trained by this version)"
-    narrow = drawn(many_rejected(), width=60)
-    assert "  not possible: zero2 (as fast, not as simple), 1 more\n" in narrow
+    assert "  not possible: zero2 (as fast, not as simple), 1 more\n" in drawn(many_rejected(), width=60)
     made = plan()
     reason = "cp = 2 would leave a rank less than 4,096 tokens of a row, which no GPU wants"
     one = Rejection(strategy="cp", layout=Layout(cp=2), reason=reason)
@@ -122,16 +120,14 @@ def test_the_verdict_and_the_next_command_are_what_would_run() -> None:
     assert "\nnothing fits on 4x RTX-6000-Ada\n" in text
     assert text.endswith("next: take a smaller model, or let the hardware be chosen: --hardware any\n")
     made = plan()
-    data = {**made.job["data"], "path": [{"path": "chats.jsonl"}]}
-    uncounted = replace(made, job={**made.job, "data": data})
+    uncounted = replace(made, job={**made.job, "data": {**made.job["data"], "path": [{"path": "chats.jsonl"}]}})
     assert what_next(uncounted).startswith("next: `shardwise data` with the same job counts its rows, `shardwise ")
     counted = replace(uncounted, data=DataFacts(train=PartFacts()))
     assert what_next(counted).startswith("next: `shardwise train` with the same job runs it")
     best = replace(made.candidates[0], not_trained=("cp is not trained",))
     untrained = replace(made, candidates=(best, *made.candidates[1:]))
     assert "shardwise train" not in what_next(untrained)
-    verdict = "forecast only: fsdp (dp_shard=4), 2 h 00 min and $12.50 for the run, "
-    assert verdict in drawn(untrained, width=200)
+    assert "forecast only: fsdp (dp_shard=4), 2 h 00 min and $12.50 for the run, " in drawn(untrained, width=200)
     assert "MFU 40 %\n  - PLANNED, NOT TRAINED: cp is not trained" in drawn(untrained, width=200)
 
 

@@ -37,11 +37,13 @@ def test_zero_stages_over_64_ranks_save_what_their_split_says(stage, saves):
     assert states(model) / states(model, layout) == pytest.approx(saves, rel=0.05)
 
 
-def test_zero_2_keeps_whole_weights_and_offload_nothing_but_what_is_gathered() -> None:
+def test_zero_2_keeps_whole_weights() -> None:
     model = find_model("llama-2-7b", offline=True)
     two = memory(job(), model, Layout(dp_shard=64, zero_stage=2, reshard_after_forward=False))
-    three = memory(job(), model, Layout(dp_shard=64))
-    assert two.peak_bytes - three.peak_bytes > 1.8 * model.num_parameters
+    assert two.peak_bytes - memory(job(), model, Layout(dp_shard=64)).peak_bytes > 1.8 * model.num_parameters
+
+
+def test_offload_keeps_nothing_on_the_gpu_but_what_is_gathered() -> None:
     model = find_model("llama-3.1-8b", offline=True)
     kept = {offload: held(job(), model, offload=offload)[0] for offload in ("none", "optimizer", "parameters")}
     assert kept["optimizer"].optimizer == 0 and kept["optimizer"].weights == kept["none"].weights
@@ -73,7 +75,7 @@ def test_eight_bit_states_take_a_quarter_and_small_tensors_stay_wide():
     assert one.optimizer > 2 * 4 * odd.num_parameters * 0.9, "rows of 192 elements are no whole blocks"
 
 
-def test_an_axis_has_a_communicator_and_cp_holds_the_keys_of_all_ranks() -> None:
+def test_an_axis_has_a_communicator() -> None:
     asked, model = job(), shape()
     gpu = parse_hardware("1x H100-SXM").gpu
     contexts = [
@@ -81,6 +83,9 @@ def test_an_axis_has_a_communicator_and_cp_holds_the_keys_of_all_ranks() -> None
         for layout in (Layout(), Layout(dp_replicate=2), Layout(dp_shard=2, tp=2), Layout(dp_shard=2, tp=2, pp=2))
     ]
     assert contexts == [0, contexts[1], 3 * contexts[1], 4 * contexts[1]], "several axes, and the world beside them"
+
+
+def test_cp_holds_the_keys_of_all_ranks() -> None:
     asked, model = job(data={"max_length": 8192}), shape(num_attention_heads=4, num_key_value_heads=4)
     done = work(asked, model, execution(Layout(cp=8, shard_over_cp=False), gradient_checkpointing="none"))
     alive = dict(moments(done, holdings_of(done)[0]))["backward of layer 5"]
@@ -90,8 +95,7 @@ def test_an_axis_has_a_communicator_and_cp_holds_the_keys_of_all_ranks() -> None
 def test_logits_are_of_the_positions_that_are_trained():
     def seen(trained):
         asked, run = job(data={"max_length": 512}), execution(gradient_checkpointing="full")
-        cluster = parse_hardware("cpu:1")
-        keys = {"cluster": cluster, "execution": run, "first": 512, "later": 0}
+        keys = {"cluster": parse_hardware("cpu:1"), "execution": run, "first": 512, "later": 0}
         return forecast_seen(asked, model=shape(), trained=trained, **keys).peaks[0]
 
     few, most, nearly_all = (seen((count, 0)) for count in (128, 448, 480))
@@ -99,7 +103,7 @@ def test_logits_are_of_the_positions_that_are_trained():
     assert most < nearly_all == seen((512, 0)) == seen(None), "480 of 512 are nearly all, which are not chosen from"
 
 
-def test_stages_that_scale_keep_both_and_dropout_keeps_masks() -> None:
+def test_stages_that_scale_keep_both() -> None:
     run = execution(Layout(pp=2), gradient_checkpointing="full")
     asked, models = job(data={"max_length": 512}), (shape(), replace(shape(), scales_stream=True))
     plain, scaled = (work(asked, model, run) for model in models)
@@ -107,6 +111,9 @@ def test_stages_that_scale_keep_both_and_dropout_keeps_masks() -> None:
         [list(moments(done, stage))[1][1]["communication"] for stage in holdings_of(done)] for done in (plain, scaled)
     )
     assert (same, more) == (first, last + plain.tokens * plain.model.hidden_size * 2)
+
+
+def test_dropout_keeps_masks() -> None:
     model, asked = find_model("gpt2", offline=True), job(data={"max_length": 512})
     off = job(data={"max_length": 512}, train={"global_batch_size": 8, "disable_dropout": True})
     masks = 2 * 768 * 512 * 12
@@ -160,8 +167,7 @@ def test_a_flight_stands_for_the_backwards_that_it_may_be_of(layout, flight, mic
 
 
 def test_each_backward_is_alike_where_all_gradients_are_reduced():
-    flight = Flight(gradients=True)
-    assert [*scenes(Layout(dp_shard=4), flight, micros=3, once=False)] == [None]
+    assert [*scenes(Layout(dp_shard=4), Flight(gradients=True), micros=3, once=False)] == [None]
 
 
 def test_reducing_once_needs_the_whole_gradients_and_no_more():

@@ -14,7 +14,7 @@ from tests.unit.catalog.small import build, small_config
 from tests.unit.models.test_shape import stranger
 from tests.unit.plan.asking import elements, job, take_inventory
 from tests.unit.plan.asking import shape as small
-from tests.unit.plan.test_against_torch import shape
+from tests.unit.plan.memory.test_against_torch import shape
 
 TIED = ("llama", "gemma3_text", "gpt2", "bloom", "mixtral")
 LLAMA = small()

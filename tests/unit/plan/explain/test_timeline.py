@@ -13,7 +13,7 @@ from shardwise.plan.time.step import forecast_time
 from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.timeline import COMPUTING
 from tests.unit.plan.asking import plan, shape
-from tests.unit.plan.test_time import EVERY, FSDP, MP, made_of
+from tests.unit.plan.time.test_time import EVERY, FSDP, MP, made_of
 
 some = st.floats(0.01, 3.0)
 maybe = st.one_of(st.just(0.0), some)
@@ -91,16 +91,17 @@ def test_under_fsdp_every_layer_is_gathered_before_it_computes_and_most_gathers_
         assert any(span.start < gather.end and gather.start < span.end for span in computing)
 
 
-def test_a_waiting_gpu_and_a_plan_read_back_are_drawn() -> None:
-    made = plan("gpt2", "2 x 8x H100-SXM", "method: lora")
-    drawn = timeline_of_plan(made)
+def test_a_waiting_gpu_is_drawn() -> None:
+    drawn = timeline_of_plan(plan("gpt2", "2 x 8x H100-SXM", "method: lora"))
     (lane,) = drawn.lanes
     waited = sum(span.end - span.start for span in drawn.of(lane, "compute") if span.kind == "wait")
     assert waited > 0.7 * drawn.seconds
     assert lane.computing < 0.3
+
+
+def test_a_plan_read_back_is_drawn_as_it_was() -> None:
     made = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora")
-    again = plan_from_json(made.to_json())
-    drawn = timeline_of_plan(again)
+    drawn = timeline_of_plan(plan_from_json(made.to_json()))
     assert drawn == timeline_of_plan(made)
     assert drawn.strategy == made.best.execution.layout.strategy
     whole = drawn.micro_batches == drawn.drawn_micro_batches

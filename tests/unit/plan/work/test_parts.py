@@ -27,8 +27,7 @@ def odd(**changes):
 @given(layouts)
 def test_every_rank_stands_in_exactly_one_forecast(layout):
     forecast = memory(job(), odd(), layout)
-    named = [rank for group in forecast.ranks for rank in group.ranks]
-    assert sorted(named) == list(range(layout.world_size))
+    assert sorted([rank for group in forecast.ranks for rank in group.ranks]) == list(range(layout.world_size))
     assert forecast.peak_bytes == max(group.peak_bytes for group in forecast.ranks)
 
 
@@ -51,8 +50,7 @@ def test_micro_batches_in_flight_are_those_of_the_schedule(schedule, ranks, micr
     layout = Layout(pp=ranks, schedule=schedule)
     for rank in range(ranks):
         order = actions(schedule, num_ranks=ranks, rank=rank, num_micro_batches=micros)
-        most = in_flight(order)
-        assert pairs_in_flight(schedule, num_ranks=ranks, rank=rank, num_micro_batches=micros) == most
+        assert pairs_in_flight(schedule, num_ranks=ranks, rank=rank, num_micro_batches=micros) == in_flight(order)
         first, *_ = flights(layout, pp=rank, num_micro_batches=micros)
         at_last_stage = in_flight(action for action in order if action.stage == layout.num_stages - 1)
         if rank == ranks - 1:

@@ -13,7 +13,7 @@ import pytest
 from shardwise import api
 from shardwise.errors import InputError
 from shardwise.spec.plan.file import plan_from_json, read_plan
-from tests.unit.cli.odd import spoiled
+from tests.unit.cli.mistakes.odd import spoiled
 
 Plain = dict[str, Any]
 

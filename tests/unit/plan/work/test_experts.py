@@ -12,7 +12,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.plan.run_forecast import memory_of
 from tests.unit.catalog.small import their_config
 from tests.unit.plan.asking import find_model, job, memory, plan, shape, take_inventory
-from tests.unit.plan.test_against_torch import EXPERTS, RANK, SPARSE, Trainer, asked, config_of
+from tests.unit.plan.memory.test_against_torch import EXPERTS, RANK, SPARSE, Trainer, asked, config_of
 
 TARGETS = [
     ["all-linear"],
