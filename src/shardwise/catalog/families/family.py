@@ -35,6 +35,12 @@ class Family:
         numbers: keys that only this family's rules read: whole numbers from 1.
         optional: likewise, whole numbers from 0 or null.
         layer_lists: likewise, lists of layer indices or null.
+        from_zero: of `numbers`, those that may be 0.
+        nullable: keys whose default is a number, and which transformers reads a null of too.
+        even_width: transformers refuses a width that is no multiple of the heads, whatever
+            `head_dim` says.
+        rotates: queries and keys are rotated, as a whole where it is not `partial_rotary`.
+        misfit: why transformers' code does not run with dimensions; "" where it does.
         attention, mlp, norms: of a block without experts.
         experts: replace the MLP in the blocks that `placement` names.
         head_bias: whether the head has a bias.
@@ -48,6 +54,7 @@ class Family:
             state it.
         whole_every: every n-th block's attention has no window; 0 where all blocks have it.
         pattern_key: the key of that n.
+        windowless: with no `sliding_window` all of its blocks go without.
         floors_head_dim: head width is hidden_size / num_attention_heads rounded down; transformers
             refuses a remainder in other families.
         even_heads: transformers runs the model only where `head_dim` is hidden_size /
@@ -68,6 +75,11 @@ class Family:
     numbers: Sequence[str] = ()
     optional: Sequence[str] = ()
     layer_lists: Sequence[str] = ()
+    from_zero: Sequence[str] = ()
+    nullable: Sequence[str] = ()
+    even_width: bool = False
+    rotates: bool = True
+    misfit: Callable[[Dimensions], str] = lambda _: ""
     experts: Matrices | None = None
     placement: Placement = everywhere
     bare_experts: str | None = None
@@ -87,6 +99,7 @@ class Family:
     windowed: Callable[[Dimensions], int] | None = None
     whole_every: int = 0
     pattern_key: str | None = None
+    windowless: bool = False
     floors_head_dim: bool = False
     even_heads: Bias = blocks.never
     partial_rotary: bool = False

@@ -11,7 +11,13 @@ _GPT_NAMES = OuterNames(
     embedding="transformer.wte", final_norm="transformer.ln_f", blocks="transformer.h", positions="transformer.wpe"
 )
 _LayerNorm = partial(Family, norms=blocks.LAYER_NORMS, norm_kind="layer", final_norm=BIASED_FINAL_NORM)
-_Gpt = partial(_LayerNorm, mlp_kind="plain", norms=blocks.hidden_norms("ln_1", "ln_2", bias=True), names=_GPT_NAMES)
+_Gpt = partial(
+    _LayerNorm,
+    mlp_kind="plain",
+    norms=blocks.hidden_norms("ln_1", "ln_2", bias=True),
+    names=_GPT_NAMES,
+    rotates=False,
+)
 _Plain = partial(_LayerNorm, mlp_kind="plain")
 
 
@@ -36,6 +42,15 @@ def _falcon_heads(d: blocks.Dimensions) -> blocks.Dimensions:
     if d.flags["new_decoder_architecture"]:
         return replace(d, kv_heads=d.optional["num_kv_heads"] or d.heads)
     return _one_key_value_head(d)
+
+
+def _falcon_misfit(d: blocks.Dimensions) -> str:
+    old, own = not d.flags["new_decoder_architecture"], d.optional["num_kv_heads"] or d.heads
+    if old and not d.flags["multi_query"] and own != d.heads:
+        return f"num_kv_heads is {own}; expected {d.heads}, as multi_query and new_decoder_architecture are false"
+    norms = d.optional["num_ln_in_parallel_attn"]
+    lacks = norms == 2 and old and d.flags["parallel_attn"]
+    return "num_ln_in_parallel_attn is 2, which its code runs in the new decoder architecture alone" if lacks else ""
 
 
 def _falcon_parallel(d: blocks.Dimensions) -> bool:
@@ -125,6 +140,7 @@ LAYER_NORM: dict[str, Family] = {
             _opt_has_final_norm, blocks.where(_OPT_AFFINE, BIASED_FINAL_NORM, blocks.bare_norms("norm")), blocks.nothing
         ),
         position_offset=2,
+        rotates=False,
         outer_matrices=_opt_projections,
         embedding_key="word_embed_proj_dim",
     ),
@@ -136,6 +152,7 @@ LAYER_NORM: dict[str, Family] = {
         outer_norms=blocks.hidden_norms("word_embeddings_layernorm", bias=True),
         activation="gelu_pytorch_tanh",
         eager_attention=True,
+        rotates=False,
     ),
     "phi": _Plain(
         attention=blocks.separate(bias=blocks.always, output="dense"),
@@ -162,6 +179,7 @@ LAYER_NORM: dict[str, Family] = {
     ),
     "falcon": _Plain(
         refine=_falcon_heads,
+        misfit=_falcon_misfit,
         attention=blocks.fused("self_attention", "query_key_value", "dense", bias=blocks.flag("bias")),
         mlp=blocks.beside_attention(
             blocks.plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=blocks.flag("bias")),
@@ -180,5 +198,6 @@ LAYER_NORM: dict[str, Family] = {
         final_norm=FINAL_NORM,
         activation="gelu",
         eager_attention=True,
+        rotates=False,
     ),
 }

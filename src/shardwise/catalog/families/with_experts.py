@@ -23,6 +23,22 @@ def _latent_heads(d: blocks.Dimensions) -> blocks.Dimensions:
     return replace(d, kv_heads=d.heads, head_dim=d.numbers["qk_nope_head_dim"] + d.numbers["qk_rope_head_dim"])
 
 
+def _misfit_of_latents(d: blocks.Dimensions) -> str:
+    rotated, stated = d.numbers["qk_rope_head_dim"], d.optional.get("head_dim") or d.numbers["qk_rope_head_dim"]
+    if d.kv_heads != d.heads:
+        return f"num_key_value_heads is {d.kv_heads}; expected {d.heads}, as each head of this attention has its own"
+    if rotated % 2 or rotated != stated:
+        return f"qk_rope_head_dim is {rotated} and head_dim {stated}; expected one even number, which its code rotates"
+    return _misfit_of_groups(d)
+
+
+def _misfit_of_groups(d: blocks.Dimensions) -> str:
+    count, groups, chosen = d.numbers["n_routed_experts"], d.numbers.get("n_group", 0), d.numbers.get("topk_group", 0)
+    if not groups or (chosen <= groups and count % groups == 0 and count // groups > 1):
+        return ""
+    return f"n_group is {groups} and topk_group {chosen}, by which its code does not choose among {count} experts"
+
+
 def _shared_width(d: blocks.Dimensions) -> int:
     return d.numbers["n_shared_experts"] * d.numbers["moe_intermediate_size"]
 
@@ -38,6 +54,7 @@ _SHARED: dict[str, Any] = {
 }
 _LATENT: dict[str, Any] = _SHARED | {
     "refine": _latent_heads,
+    "misfit": _misfit_of_latents,
     "attention": blocks.latent_attention,
     "norms": blocks.latent_norms,
 }
@@ -128,5 +145,6 @@ EXPERTS: dict[str, Family] = {
         attention=blocks.separate(bias=blocks.flag("attention_bias"), output_bias=blocks.never),
         norms=blocks.where(blocks.flag("use_qk_norm"), blocks.with_head_norms(blocks.LLAMA_NORMS), blocks.LLAMA_NORMS),
         floors_head_dim=True,
+        misfit=_misfit_of_groups,
     ),
 }

@@ -233,11 +233,14 @@ class _Watcher(TorchDispatchMode):
         self,
         _module: nn.Module,
         query: torch.Tensor,
-        _key: torch.Tensor,
+        key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
         **words: Any,
     ) -> tuple[torch.Tensor, None]:
+        if query.shape[1] % key.shape[1] or query.shape[3] != key.shape[3]:
+            of, by = (f"{one.shape[1]} heads of width {one.shape[3]}" for one in (query, key))
+            raise ValueError(f"queries of {of} meet keys of {by}")
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         if self._block is not None:
             told = frozenset(word for word, said in words.items() if said is not None)
