@@ -188,7 +188,7 @@ def _dimensions(config: _Config) -> Dimensions:
             f"head_dim is {head_dim}, and transformers' code of this model runs with none but hidden_size / "
             f"num_attention_heads, {hidden / heads:g}"
         )
-    odd = config.family.rotates and not config.family.partial_rotary and head_dim % 2
+    odd = config.family.rotates and head_dim % 2
     message = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
     if message := message or _misfit_of_routes(plain) or config.family.misfit(plain):
         raise config.error(message)

@@ -39,7 +39,7 @@ class Family:
         nullable: keys whose default is a number, and which transformers reads a null of too.
         even_width: transformers refuses a width that is no multiple of the heads, whatever
             `head_dim` says.
-        rotates: queries and keys are rotated, as a whole where it is not `partial_rotary`.
+        rotates: queries and keys are rotated as a whole.
         misfit: why transformers' code does not run with dimensions; "" where it does.
         attention, mlp, norms: of a block without experts.
         experts: replace the MLP in the blocks that `placement` names.
@@ -78,7 +78,7 @@ class Family:
     from_zero: Sequence[str] = ()
     nullable: Sequence[str] = ()
     even_width: bool = False
-    rotates: bool = True
+    rotates: bool = False
     misfit: Callable[[Dimensions], str] = lambda _: ""
     experts: Matrices | None = None
     placement: Placement = everywhere

@@ -11,13 +11,7 @@ _GPT_NAMES = OuterNames(
     embedding="transformer.wte", final_norm="transformer.ln_f", blocks="transformer.h", positions="transformer.wpe"
 )
 _LayerNorm = partial(Family, norms=blocks.LAYER_NORMS, norm_kind="layer", final_norm=BIASED_FINAL_NORM)
-_Gpt = partial(
-    _LayerNorm,
-    mlp_kind="plain",
-    norms=blocks.hidden_norms("ln_1", "ln_2", bias=True),
-    names=_GPT_NAMES,
-    rotates=False,
-)
+_Gpt = partial(_LayerNorm, mlp_kind="plain", norms=blocks.hidden_norms("ln_1", "ln_2", bias=True), names=_GPT_NAMES)
 _Plain = partial(_LayerNorm, mlp_kind="plain")
 
 
@@ -140,7 +134,6 @@ LAYER_NORM: dict[str, Family] = {
             _opt_has_final_norm, blocks.where(_OPT_AFFINE, BIASED_FINAL_NORM, blocks.bare_norms("norm")), blocks.nothing
         ),
         position_offset=2,
-        rotates=False,
         outer_matrices=_opt_projections,
         embedding_key="word_embed_proj_dim",
     ),
@@ -152,7 +145,6 @@ LAYER_NORM: dict[str, Family] = {
         outer_norms=blocks.hidden_norms("word_embeddings_layernorm", bias=True),
         activation="gelu_pytorch_tanh",
         eager_attention=True,
-        rotates=False,
     ),
     "phi": _Plain(
         attention=blocks.separate(bias=blocks.always, output="dense"),
@@ -198,6 +190,5 @@ LAYER_NORM: dict[str, Family] = {
         final_norm=FINAL_NORM,
         activation="gelu",
         eager_attention=True,
-        rotates=False,
     ),
 }

@@ -28,7 +28,6 @@ LLAMA_LIKE: dict[str, Family] = {
         norms=blocks.with_head_norms(blocks.POST_NORMS),
         whole_every=4,
         pattern_key="sliding_window_pattern",
-        windowless=True,
     ),
     "olmo": Family(
         norms=blocks.bare_norms("input_layernorm", "post_attention_layernorm"),
