@@ -6,6 +6,7 @@ has is read as that type, as transformers does when told to trust no code.
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ MAX_BYTES = 1024 * 1024
 _LARGEST = 10**8
 
 #: Optional numbers of which 0 does not stand for null.
-_ZEROS: dict[str, tuple[int, ...]] = {"q_lora_rank": (), "head_dim": ()}
+_FROM_ONE = ("q_lora_rank", "head_dim", "rotary_dim", "n_group", "topk_group")
 
 #: Activations whose memory is known, in transformers' words.
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
@@ -133,10 +134,11 @@ class _Config:
             key, lambda v: type(v) is int and least <= v <= most, f"a whole number from {least} to {most}"
         )
 
-    def optional_whole(self, key: str, *nulls: int) -> int | None:
-        """A whole number; None for null where the family reads it, or else for what stands for it."""
+    def optional_whole(self, key: str) -> int | None:
+        """A whole number; None for null where the family reads it, or for a 0 that stands for it."""
         reads = self.family.defaults.get(key) is None or key in self.family.nullable
-        return None if (self.value(key) is None and reads) or self.value(key) in nulls else self.whole(key)
+        zero = self.value(key) == 0 and key in self.family.optional and key not in _FROM_ONE
+        return None if zero or (self.value(key) is None and reads) else self.whole(key)
 
     def share(self, key: str) -> float:
         """A number from 0 to 1; 0 for a key that the family does not read."""
@@ -168,19 +170,27 @@ def _dimensions(config: _Config) -> Dimensions:
     kv_heads = config.optional_whole("num_key_value_heads") or heads
     if heads % kv_heads:
         raise config.error(f"num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}")
+    for key, words in config.family.choices.items():
+        config.checked(key, words.__contains__, f"one of {', '.join(words)}")
+    listed = layers = config.whole("num_hidden_layers", most=stated.MAX_LAYERS)
+    with suppress(TypeError, ValueError):  # most families read none
+        listed = sum(len(kinds) * count for kinds, count in config.value("attention_types"))
+    if listed != layers:
+        raise config.error(f"attention_types has {listed} entries, and there are {layers} blocks; write one for each")
     booleans = [key for key, default in config.family.defaults.items() if isinstance(default, bool)]
     plain = Dimensions(
         hidden=hidden,
         intermediate=config.optional_whole("intermediate_size") or 4 * hidden,
-        layers=config.whole("num_hidden_layers", most=stated.MAX_LAYERS),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocab=config.whole("vocab_size"),
         positions=config.whole("max_position_embeddings"),
-        flags={key: config.flag(key) for key in booleans},
+        flags={key: config.flag(key) for key in booleans}
+        | {"in_groups": config.value("topk_method") in (None, "group_limited_greedy")},
         numbers={key: config.whole(key) for key in config.family.numbers},
-        optional={key: config.optional_whole(key, *_ZEROS.get(key, (0,))) for key in config.family.optional},
+        optional={key: config.optional_whole(key) for key in config.family.optional},
         layer_lists={key: config.layers(key) for key in config.family.layer_lists},
     )
     if head_dim * heads != hidden and config.family.even_heads(plain):

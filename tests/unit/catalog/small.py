@@ -17,6 +17,7 @@ ALSO = {
     "deepseek_v2": {"num_key_value_heads": 4},
     "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 6, "n_group": 1, "topk_group": 1},
     "gpt_neo": {"attention_types": [[["global"], LAYERS]]},
+    "gptj": {"rotary_dim": 8},
     "helium": {"head_dim": 16},
     "opt": {"word_embed_proj_dim": 64},
 }

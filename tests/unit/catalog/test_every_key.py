@@ -39,6 +39,11 @@ DIES = [
     ("deepseek_v3", {"num_attention_heads": 8}, "num_key_value_heads is 4; expected 8, as each head of this attention"),
     ("deepseek_v3", {"qk_rope_head_dim": 12}, "qk_rope_head_dim is 12 and head_dim 6; expected one even number"),
     ("deepseek_v2", {"num_attention_heads": 8}, "num_key_value_heads is 4; expected 8"),
+    ("hunyuan_v1_dense", {"head_dim": None}, "head_dim is None; expected a whole number from 1"),
+    ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc'; expected one of greedy, group_limited_gr"),
+    ("deepseek_v2", {"topk_method": "group_limited_greedy", "topk_group": 2}, "n_group is 1 and topk_group 2"),
+    ("gptj", {"rotary_dim": 9}, "rotary_dim is 9; expected an even number up to the heads' width, 16"),
+    ("gpt_neo", {"num_layers": 3}, "attention_types has 2 entries, and there are 3 blocks; write one for each"),
     ("falcon", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn is 2, which its code runs in the new decoder"),
     (
         "falcon",
@@ -47,12 +52,12 @@ DIES = [
     ),
 ]
 #: What its classes raise at values that they do not expect.
-UNBUILT = (ArithmeticError, AttributeError, LookupError, RuntimeError, StrictDataclassError, TypeError, ValueError)
+UNBUILT = (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, StrictDataclassError, TypeError)
+UNBUILT += (ValueError,)
 REFUSED_KEYS = {(kind, key) for kind, key, _ in REFUSED} | {(kind, key) for kind, change, _ in DIES for key in change}
 AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
 #: Sizes of the usual keys that no forward of these runs with.
 RUNS = {
-    "gptj": {"rotary_dim": 8},
     "deepseek_v2": {"n_group": 1, "topk_group": 1},
 }
 #: Switches that no configuration class may list, as transformers reads them off any.

@@ -186,7 +186,7 @@ def test_the_program_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         (
             "llama",
             {"num_key_value_heads": 3},
-            "its forward raises ValueError: queries of 4 heads .* keys of 3 heads",
+            "its forward raises ValueError: queries of 4 heads .* keys of 3 heads of width 24",
         ),
         ("mistral", {"head_dim": 3}, "its forward raises RuntimeError: Attempting to broadcast a dim"),
         ("qwen3_moe", {"num_experts_per_tok": 7}, "its forward raises RuntimeError: k not in range for dimension"),

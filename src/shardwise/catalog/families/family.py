@@ -37,6 +37,7 @@ class Family:
         layer_lists: likewise, lists of layer indices or null.
         from_zero: of `numbers`, those that may be 0.
         nullable: keys whose default is a number, and which transformers reads a null of too.
+        choices: key -> the words that transformers' code knows of it.
         even_width: transformers refuses a width that is no multiple of the heads, whatever
             `head_dim` says.
         rotates: queries and keys are rotated as a whole.
@@ -77,6 +78,7 @@ class Family:
     layer_lists: Sequence[str] = ()
     from_zero: Sequence[str] = ()
     nullable: Sequence[str] = ()
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     even_width: bool = False
     rotates: bool = False
     misfit: Callable[[Dimensions], str] = lambda _: ""

@@ -38,6 +38,12 @@ def _falcon_heads(d: blocks.Dimensions) -> blocks.Dimensions:
     return _one_key_value_head(d)
 
 
+def _gptj_misfit(d: blocks.Dimensions) -> str:
+    rotated = d.optional["rotary_dim"] or d.head_dim
+    odd = rotated % 2 or rotated > d.head_dim
+    return f"rotary_dim is {rotated}; expected an even number up to the heads' width, {d.head_dim}" if odd else ""
+
+
 def _falcon_misfit(d: blocks.Dimensions) -> str:
     old, own = not d.flags["new_decoder_architecture"], d.optional["num_kv_heads"] or d.heads
     if old and not d.flags["multi_query"] and own != d.heads:
@@ -111,6 +117,7 @@ LAYER_NORM: dict[str, Family] = {
         eager_attention=True,
     ),
     "gptj": _Gpt(
+        misfit=_gptj_misfit,
         attention=blocks.separate(bias=blocks.never, module="attn", output="out_proj"),
         mlp=blocks.beside_attention(blocks.plain_mlp("mlp.fc_in", "mlp.fc_out", bias=blocks.always)),
         norms=blocks.hidden_norms("ln_1", bias=True),

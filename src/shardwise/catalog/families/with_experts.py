@@ -33,8 +33,9 @@ def _misfit_of_latents(d: blocks.Dimensions) -> str:
 
 
 def _misfit_of_groups(d: blocks.Dimensions) -> str:
-    count, groups, chosen = d.numbers["n_routed_experts"], d.numbers.get("n_group", 0), d.numbers.get("topk_group", 0)
-    if not groups or (chosen <= groups and count % groups == 0 and count // groups > 1):
+    count, wholes = d.numbers["n_routed_experts"], {**d.optional, **d.numbers}
+    groups, chosen = wholes["n_group"] or count, wholes["topk_group"] or count
+    if not d.flags["in_groups"] or (chosen <= groups and count % groups == 0 and count // groups > 1):
         return ""
     return f"n_group is {groups} and topk_group {chosen}, by which its code does not choose among {count} experts"
 

@@ -311,7 +311,7 @@ def of_experts_products(model: ModelShape, execution: Execution) -> Row:
     """Why experts are not multiplied together: PyTorch does so where rows begin at 16 bytes."""
     multiple = 4 if execution.precision == "fp32" else 8
     widths = (m.columns for kind in model.kinds for m in kind.matrices if m.stacked and not m.runs_all)
-    odd = next((width for width in widths if width % multiple), None)
+    odd = next((width for width in widths if width % multiple or not width), None)
     what = f"experts that read {odd} elements are not trained in {execution.precision}"
     return Row(odd is not None, f"{what}: PyTorch multiplies them in multiples of {multiple}", key="model")
 
