@@ -137,6 +137,7 @@ class _Config:
     def optional_whole(self, key: str) -> int | None:
         """A whole number; None for null where the family reads it, or for a 0 that stands for it."""
         reads = self.family.defaults.get(key) is None or key in self.family.nullable
+        reads = reads and not (key in self.family.no_null and self.name(key) in self.data)
         zero = self.value(key) == 0 and key in self.family.optional and key not in _FROM_ONE
         return None if zero or (self.value(key) is None and reads) else self.whole(key)
 
@@ -273,7 +274,8 @@ def _slides(config: _Config) -> bool:
     """Whether transformers makes a mask with a window for some blocks, whatever it is."""
     family, listed = config.family, config.data.get("layer_types")
     if isinstance(listed, list):
-        return bool(family.whole_every or family.windowed) and "sliding_attention" in listed
+        by_kind = family.whole_every or (family.windowed and family.experts is None)
+        return bool(by_kind) and "sliding_attention" in listed
     return family.whole_every > 1 and not family.windowless
 
 

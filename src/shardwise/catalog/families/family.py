@@ -36,7 +36,8 @@ class Family:
         optional: likewise, whole numbers from 0 or null.
         layer_lists: likewise, lists of layer indices or null.
         from_zero: of `numbers`, those that may be 0.
-        nullable: keys whose default is a number, and which transformers reads a null of too.
+        nullable: keys whose default is a number, and which transformers reads a null of too;
+            `no_null` those that a file may leave out, and of which transformers reads no null.
         choices: key -> the words that transformers' code knows of it.
         even_width: transformers refuses a width that is no multiple of the heads, whatever
             `head_dim` says.
@@ -78,6 +79,7 @@ class Family:
     layer_lists: Sequence[str] = ()
     from_zero: Sequence[str] = ()
     nullable: Sequence[str] = ()
+    no_null: Sequence[str] = ()
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     even_width: bool = False
     rotates: bool = False
