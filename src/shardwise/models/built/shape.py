@@ -7,7 +7,6 @@ split. A model's own Python code is never run.
 
 import json
 import warnings
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -96,14 +95,14 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
 
 def _unread(model: nn.Module, folder: Path) -> str:
     """Why the weights of a folder, or else those that are published, are not read."""
-    with suppress(ModelError):
+    try:
         weights = Weights(folder)
-        try:
-            Keys(model, weights.names, weights.shape, reads=language_weights(model))
-        except UnsupportedError as error:
-            return str(error)
-        return ""
-    return why_unread(model)
+        Keys(model, weights.names, weights.shape, reads=language_weights(model))
+    except ModelError:  # there are none
+        return why_unread(model)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
 
 
 def seen_ends(config: Any) -> StageEnds:

@@ -312,8 +312,8 @@ def of_experts_products(model: ModelShape, execution: Execution) -> Row:
     multiple = 4 if execution.precision == "fp32" else 8
     widths = (m.columns for kind in model.kinds for m in kind.matrices if m.stacked and not m.runs_all)
     odd = next((width for width in widths if width % multiple or not width), None)
-    what = f"experts that read {odd} elements are not trained in {execution.precision}"
-    return Row(odd is not None, f"{what}: PyTorch multiplies them in multiples of {multiple}", key="model")
+    what = f"experts that read {odd} elements are not trained in {execution.precision}: PyTorch multiplies them in "
+    return Row(odd is not None, f"{what}multiples of {multiple}", key="model")
 
 
 def of_padding(job: Job, model: ModelShape, layout: Layout) -> list[Row]:
