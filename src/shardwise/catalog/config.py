@@ -135,7 +135,7 @@ class _Config:
         )
 
     def optional_whole(self, key: str) -> int | None:
-        """A whole number; None for null where the family reads it, or for a 0 that stands for it."""
+        """A whole number; None for a null that the family reads, and for a 0 that stands for it."""
         reads = self.family.defaults.get(key) is None or key in self.family.nullable
         reads = reads and not (key in self.family.no_null and self.name(key) in self.data)
         zero = self.value(key) == 0 and key in self.family.optional and key not in _FROM_ONE

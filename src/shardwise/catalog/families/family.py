@@ -1,7 +1,8 @@
 """What the rules of a family say.
 
 A config.json leaves out keys that equal the defaults of transformers' configuration class, so
-`configurations.json` states those, and how keys are read. Tests compare them with transformers.
+`configurations.json` states those, how keys are read, and what of a family is a number, a name or
+a yes. Tests compare them with transformers.
 """
 
 from collections.abc import Callable, Mapping, Sequence

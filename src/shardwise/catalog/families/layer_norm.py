@@ -92,7 +92,6 @@ LAYER_NORM: dict[str, Family] = {
         parallel=blocks.flag("use_parallel_residual"),
         attention=blocks.fused("attention", "query_key_value", "dense", bias=blocks.flag("attention_bias")),
         mlp=blocks.plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=blocks.always),
-        partial_rotary=True,
         names=OuterNames(
             embedding="gpt_neox.embed_in", final_norm="gpt_neox.final_layer_norm", blocks="gpt_neox.layers"
         ),
@@ -114,7 +113,6 @@ LAYER_NORM: dict[str, Family] = {
         ),
         mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.always),
         position_offset=0,
-        eager_attention=True,
     ),
     "gptj": _Gpt(
         misfit=_gptj_misfit,
@@ -124,8 +122,6 @@ LAYER_NORM: dict[str, Family] = {
         names=replace(_GPT_NAMES, positions=None),
         head_bias=blocks.always,
         parallel=blocks.always,
-        partial_rotary=True,
-        eager_attention=True,
     ),
     "opt": _Plain(
         attention=blocks.separate(bias=blocks.flag("enable_bias"), output="out_proj"),
@@ -151,7 +147,6 @@ LAYER_NORM: dict[str, Family] = {
         names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
         outer_norms=blocks.hidden_norms("word_embeddings_layernorm", bias=True),
         activation="gelu_pytorch_tanh",
-        eager_attention=True,
     ),
     "phi": _Plain(
         attention=blocks.separate(bias=blocks.always, output="dense"),
@@ -161,21 +156,17 @@ LAYER_NORM: dict[str, Family] = {
         names=OuterNames(final_norm="model.final_layernorm"),
         head_bias=blocks.always,
         parallel=blocks.always,
-        partial_rotary=True,
     ),
     "stablelm": _LayerNorm(
         parallel=blocks.flag("use_parallel_residual"),
         attention=blocks.separate(bias=blocks.flag("use_qkv_bias"), output_bias=blocks.never),
         norms=_stablelm_norms,
-        partial_rotary=True,
     ),
     "starcoder2": _Plain(
         attention=blocks.separate(bias=blocks.flag("use_bias")),
         mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.flag("use_bias")),
     ),
-    "nemotron": _Plain(
-        mlp=blocks.plain_mlp("mlp.up_proj", "mlp.down_proj", bias=blocks.flag("mlp_bias")), partial_rotary=True
-    ),
+    "nemotron": _Plain(mlp=blocks.plain_mlp("mlp.up_proj", "mlp.down_proj", bias=blocks.flag("mlp_bias"))),
     "falcon": _Plain(
         refine=_falcon_heads,
         misfit=_falcon_misfit,
@@ -185,7 +176,6 @@ LAYER_NORM: dict[str, Family] = {
             where=_falcon_shares_norm,
         ),
         norms=_falcon_norms,
-        broadcasts_keys=True,
         names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
         parallel=_falcon_parallel,
     ),
@@ -196,6 +186,5 @@ LAYER_NORM: dict[str, Family] = {
         names=OuterNames(embedding="transformer.wte", final_norm="transformer.norm_f", blocks="transformer.blocks"),
         final_norm=FINAL_NORM,
         activation="gelu",
-        eager_attention=True,
     ),
 }

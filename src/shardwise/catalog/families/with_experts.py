@@ -51,7 +51,6 @@ _SHARED: dict[str, Any] = {
     ),
     "placement": behind_first,
     "bare_experts": "qwen2_moe",
-    "partial_rotary": True,
 }
 _LATENT: dict[str, Any] = _SHARED | {
     "refine": _latent_heads,
@@ -91,7 +90,6 @@ EXPERTS: dict[str, Family] = {
         attention=_WHOLE_ATTENTION,
         mlp=blocks.nothing,
         experts=experts("block_sparse_moe", router="router", count="num_local_experts"),
-        scales_stream=True,
     ),
     "qwen2_moe": Family(
         attention=blocks.separate(bias=blocks.flag("qkv_bias"), output_bias=blocks.never),
@@ -101,7 +99,6 @@ EXPERTS: dict[str, Family] = {
             shared_gate,
         ),
         placement=every_few,
-        optional_window=True,
         windowed=blocks.every_other_up_to_a_layer,
     ),
     "qwen3_moe": Family(
@@ -109,7 +106,6 @@ EXPERTS: dict[str, Family] = {
         placement=every_few,
         bare_experts="qwen2_moe",
         norms=blocks.with_head_norms(blocks.LLAMA_NORMS),
-        optional_window=True,
     ),
     # Every token runs through every expert, with zeros where it is not routed.
     "llama4_text": Family(
@@ -124,8 +120,6 @@ EXPERTS: dict[str, Family] = {
             blocks.gated("feed_forward.shared_expert", width=lambda d: d.intermediate),
         ),
         placement=interleaved,
-        whole_every=4,
-        pattern_key="no_rope_layer_interval",
     ),
     "gpt_oss": Family(
         attention=_WHOLE_ATTENTION,
@@ -136,8 +130,6 @@ EXPERTS: dict[str, Family] = {
         # A score for each head beside those of the keys: a parameter that is listed with the norms.
         norms=lambda d: (Norm("self_attn.sinks", d.heads, 0), *blocks.LLAMA_NORMS(d)),
         norm_kind="gemma",
-        whole_every=2,
-        eager_attention=True,
     ),
     "deepseek_v2": Family(**_LATENT),
     "deepseek_v3": replace(Family(**_LATENT), attention=whole(blocks.latent_attention)),
@@ -145,7 +137,6 @@ EXPERTS: dict[str, Family] = {
         **_SHARED,
         attention=blocks.separate(bias=blocks.flag("attention_bias"), output_bias=blocks.never),
         norms=blocks.where(blocks.flag("use_qk_norm"), blocks.with_head_norms(blocks.LLAMA_NORMS), blocks.LLAMA_NORMS),
-        floors_head_dim=True,
         misfit=_misfit_of_groups,
     ),
 }
