@@ -10,9 +10,8 @@ from shardwise.spec.model.shape import Matrix, Norm, OuterNames
 _GPT_NAMES = OuterNames(
     embedding="transformer.wte", final_norm="transformer.ln_f", blocks="transformer.h", positions="transformer.wpe"
 )
-_LayerNorm = partial(Family, norms=blocks.LAYER_NORMS, norm_kind="layer", final_norm=BIASED_FINAL_NORM)
-_Gpt = partial(_LayerNorm, mlp_kind="plain", norms=blocks.hidden_norms("ln_1", "ln_2", bias=True), names=_GPT_NAMES)
-_Plain = partial(_LayerNorm, mlp_kind="plain")
+_LayerNorm = partial(Family, norms=blocks.LAYER_NORMS, final_norm=BIASED_FINAL_NORM)
+_Gpt = partial(_LayerNorm, norms=blocks.hidden_norms("ln_1", "ln_2", bias=True), names=_GPT_NAMES)
 
 
 def _one_key_value_head(d: blocks.Dimensions) -> blocks.Dimensions:
@@ -88,7 +87,7 @@ _OPT_NORMS = ("self_attn_layer_norm", "final_layer_norm")
 
 #: model_type -> its rules.
 LAYER_NORM: dict[str, Family] = {
-    "gpt_neox": _Plain(
+    "gpt_neox": _LayerNorm(
         parallel=blocks.flag("use_parallel_residual"),
         attention=blocks.fused("attention", "query_key_value", "dense", bias=blocks.flag("attention_bias")),
         mlp=blocks.plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=blocks.always),
@@ -99,20 +98,17 @@ LAYER_NORM: dict[str, Family] = {
     "gpt2": _Gpt(
         attention=blocks.fused("attn", "c_attn", "c_proj", bias=blocks.always, transposed=True),
         mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.always, transposed=True),
-        position_offset=0,
     ),
     "gpt_bigcode": _Gpt(
         refine=_one_key_value_head,
         attention=blocks.fused("attn", "c_attn", "c_proj", bias=blocks.always),
         mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.always),
-        position_offset=0,
     ),
     "gpt_neo": _Gpt(
         attention=blocks.separate(
             bias=blocks.never, output_bias=blocks.always, module="attn.attention", output="out_proj"
         ),
         mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.always),
-        position_offset=0,
     ),
     "gptj": _Gpt(
         misfit=_gptj_misfit,
@@ -123,7 +119,7 @@ LAYER_NORM: dict[str, Family] = {
         head_bias=blocks.always,
         parallel=blocks.always,
     ),
-    "opt": _Plain(
+    "opt": _LayerNorm(
         attention=blocks.separate(bias=blocks.flag("enable_bias"), output="out_proj"),
         mlp=blocks.plain_mlp("fc1", "fc2", bias=blocks.flag("enable_bias")),
         norms=blocks.where(_OPT_AFFINE, blocks.hidden_norms(*_OPT_NORMS, bias=True), blocks.bare_norms(*_OPT_NORMS)),
@@ -136,19 +132,16 @@ LAYER_NORM: dict[str, Family] = {
         final_norm=blocks.where(
             _opt_has_final_norm, blocks.where(_OPT_AFFINE, BIASED_FINAL_NORM, blocks.bare_norms("norm")), blocks.nothing
         ),
-        position_offset=2,
         outer_matrices=_opt_projections,
-        embedding_key="word_embed_proj_dim",
     ),
     # Its positions are a bias of attention without an end; it was trained on 2,048 tokens.
-    "bloom": _Plain(
+    "bloom": _LayerNorm(
         attention=blocks.fused("self_attention", "query_key_value", "dense", bias=blocks.always),
         mlp=blocks.plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=blocks.always),
         names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
         outer_norms=blocks.hidden_norms("word_embeddings_layernorm", bias=True),
-        activation="gelu_pytorch_tanh",
     ),
-    "phi": _Plain(
+    "phi": _LayerNorm(
         attention=blocks.separate(bias=blocks.always, output="dense"),
         mlp=blocks.beside_attention(blocks.plain_mlp("mlp.fc1", "mlp.fc2", bias=blocks.always)),
         norms=blocks.where(blocks.flag("qk_layernorm"), _PHI_HEADS, _PHI_NORM),
@@ -162,12 +155,12 @@ LAYER_NORM: dict[str, Family] = {
         attention=blocks.separate(bias=blocks.flag("use_qkv_bias"), output_bias=blocks.never),
         norms=_stablelm_norms,
     ),
-    "starcoder2": _Plain(
+    "starcoder2": _LayerNorm(
         attention=blocks.separate(bias=blocks.flag("use_bias")),
         mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.flag("use_bias")),
     ),
-    "nemotron": _Plain(mlp=blocks.plain_mlp("mlp.up_proj", "mlp.down_proj", bias=blocks.flag("mlp_bias"))),
-    "falcon": _Plain(
+    "nemotron": _LayerNorm(mlp=blocks.plain_mlp("mlp.up_proj", "mlp.down_proj", bias=blocks.flag("mlp_bias"))),
+    "falcon": _LayerNorm(
         refine=_falcon_heads,
         misfit=_falcon_misfit,
         attention=blocks.fused("self_attention", "query_key_value", "dense", bias=blocks.flag("bias")),
@@ -179,12 +172,11 @@ LAYER_NORM: dict[str, Family] = {
         names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
         parallel=_falcon_parallel,
     ),
-    "mpt": _Plain(
+    "mpt": _LayerNorm(
         attention=blocks.fused("attn", "Wqkv", "out_proj", bias=blocks.never),
         mlp=blocks.plain_mlp("ffn.up_proj", "ffn.down_proj", bias=blocks.never),
         norms=blocks.hidden_norms("norm_1", "norm_2"),
         names=OuterNames(embedding="transformer.wte", final_norm="transformer.norm_f", blocks="transformer.blocks"),
         final_norm=FINAL_NORM,
-        activation="gelu",
     ),
 }

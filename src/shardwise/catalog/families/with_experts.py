@@ -50,7 +50,6 @@ _SHARED: dict[str, Any] = {
         blocks.gated("mlp.shared_experts", width=_shared_width, bias=blocks.mlp_bias),
     ),
     "placement": behind_first,
-    "bare_experts": "qwen2_moe",
 }
 _LATENT: dict[str, Any] = _SHARED | {
     "refine": _latent_heads,
@@ -66,15 +65,12 @@ _LOCAL_EXPERTS_WITH_ROUTER = experts("mlp", router="router", count="num_local_ex
 
 #: model_type -> its rules.
 EXPERTS: dict[str, Family] = {
-    "mixtral": Family(
-        attention=blocks.UNBIASED_ATTENTION, mlp=blocks.nothing, experts=_LOCAL_EXPERTS, bare_experts="mixtral"
-    ),
+    "mixtral": Family(attention=blocks.UNBIASED_ATTENTION, mlp=blocks.nothing, experts=_LOCAL_EXPERTS),
     "phimoe": Family(
         attention=_WHOLE_ATTENTION,
         mlp=blocks.nothing,
         experts=_LOCAL_EXPERTS_WITH_ROUTER,
         norms=blocks.LAYER_NORMS,
-        norm_kind="layer",
         final_norm=BIASED_FINAL_NORM,
         head_bias=blocks.flag("lm_head_bias"),
     ),
@@ -82,7 +78,6 @@ EXPERTS: dict[str, Family] = {
         attention=_WHOLE_ATTENTION,
         mlp=blocks.nothing,
         experts=experts("mlp"),
-        bare_experts="qwen2_moe",
         norms=blocks.with_whole_norms(blocks.LLAMA_NORMS),
         even_heads=blocks.always,
     ),
@@ -104,7 +99,6 @@ EXPERTS: dict[str, Family] = {
     "qwen3_moe": Family(
         experts=experts("mlp", width="moe_intermediate_size"),
         placement=every_few,
-        bare_experts="qwen2_moe",
         norms=blocks.with_head_norms(blocks.LLAMA_NORMS),
     ),
     # Every token runs through every expert, with zeros where it is not routed.
@@ -129,7 +123,6 @@ EXPERTS: dict[str, Family] = {
         ),
         # A score for each head beside those of the keys: a parameter that is listed with the norms.
         norms=lambda d: (Norm("self_attn.sinks", d.heads, 0), *blocks.LLAMA_NORMS(d)),
-        norm_kind="gemma",
     ),
     "deepseek_v2": Family(**_LATENT),
     "deepseek_v3": replace(Family(**_LATENT), attention=whole(blocks.latent_attention)),
