@@ -6,6 +6,7 @@ has is read as that type, as transformers does when told to trust no code.
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,9 @@ from shardwise.spec.model.shape import ModelShape, Wrapper
 
 MAX_BYTES = 1024 * 1024
 _LARGEST = 10**8
+
+#: Optional numbers of which 0 does not stand for null.
+_FROM_ONE = ("q_lora_rank", "head_dim", "rotary_dim", "n_group", "topk_group")
 
 #: Activations whose memory is known, in transformers' words.
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
@@ -125,11 +129,17 @@ class _Config:
         return found
 
     def whole(self, key: str, *, most: int = _LARGEST) -> int:
-        return self.checked(key, lambda v: type(v) is int and 1 <= v <= most, f"a whole number from 1 to {most}")
+        least = 0 if key in self.family.from_zero else 1
+        return self.checked(
+            key, lambda v: type(v) is int and least <= v <= most, f"a whole number from {least} to {most}"
+        )
 
-    def optional_whole(self, key: str, *nulls: int) -> int | None:
-        """A whole number; None for null, and for what stands for it."""
-        return None if self.value(key) in (None, *nulls) else self.whole(key)
+    def optional_whole(self, key: str) -> int | None:
+        """A whole number; None for a null that the family reads, and for a 0 that stands for it."""
+        reads = self.family.defaults.get(key) is None or key in self.family.nullable
+        reads = reads and not (key in self.family.no_null and self.name(key) in self.data)
+        zero = self.value(key) == 0 and key in self.family.optional and key not in _FROM_ONE
+        return None if zero or (self.value(key) is None and reads) else self.whole(key)
 
     def share(self, key: str) -> float:
         """A number from 0 to 1; 0 for a key that the family does not read."""
@@ -154,26 +164,34 @@ def _dimensions(config: _Config) -> Dimensions:
     heads = config.whole("num_attention_heads")
     hidden = config.whole("hidden_size")
     head_dim = config.optional_whole("head_dim")
-    if head_dim is None:
-        if hidden % heads and not (config.family.floors_head_dim and hidden > heads):
-            raise config.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
-        head_dim = hidden // heads
+    floors = config.family.floors_head_dim and hidden > heads
+    if hidden % heads and (config.family.even_width or (head_dim is None and not floors)):
+        raise config.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
+    head_dim = head_dim or hidden // heads
     kv_heads = config.optional_whole("num_key_value_heads") or heads
     if heads % kv_heads:
         raise config.error(f"num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}")
+    for key, words in config.family.choices.items():
+        config.checked(key, words.__contains__, f"one of {', '.join(words)}")
+    listed = layers = config.whole("num_hidden_layers", most=stated.MAX_LAYERS)
+    with suppress(TypeError, ValueError):  # most families read none
+        listed = sum(len(kinds) * count for kinds, count in config.value("attention_types"))
+    if listed != layers:
+        raise config.error(f"attention_types has {listed} entries, and there are {layers} blocks; write one for each")
     booleans = [key for key, default in config.family.defaults.items() if isinstance(default, bool)]
     plain = Dimensions(
         hidden=hidden,
         intermediate=config.optional_whole("intermediate_size") or 4 * hidden,
-        layers=config.whole("num_hidden_layers", most=stated.MAX_LAYERS),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocab=config.whole("vocab_size"),
         positions=config.whole("max_position_embeddings"),
-        flags={key: config.flag(key) for key in booleans},
+        flags={key: config.flag(key) for key in booleans}
+        | {"in_groups": config.value("topk_method") in (None, "group_limited_greedy")},
         numbers={key: config.whole(key) for key in config.family.numbers},
-        optional={key: config.optional_whole(key, 0) for key in config.family.optional},
+        optional={key: config.optional_whole(key) for key in config.family.optional},
         layer_lists={key: config.layers(key) for key in config.family.layer_lists},
     )
     if head_dim * heads != hidden and config.family.even_heads(plain):
@@ -181,7 +199,19 @@ def _dimensions(config: _Config) -> Dimensions:
             f"head_dim is {head_dim}, and transformers' code of this model runs with none but hidden_size / "
             f"num_attention_heads, {hidden / heads:g}"
         )
+    odd = config.family.rotates and head_dim % 2
+    message = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
+    if message := message or _misfit_of_routes(plain) or config.family.misfit(plain):
+        raise config.error(message)
     return config.family.refine(plain)
+
+
+def _misfit_of_routes(d: Dimensions) -> str:
+    """Why a token is not routed to as many experts as a configuration says."""
+    counts = (d.numbers.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
+    count, routed = next(filter(None, counts), None), d.numbers.get("num_experts_per_tok", 0)
+    few = count is not None and routed > count
+    return f"num_experts_per_tok is {routed}, and there are {count} experts in a block" if few else ""
 
 
 def _shape(config: _Config) -> ModelShape:
@@ -189,6 +219,8 @@ def _shape(config: _Config) -> ModelShape:
     keys = {**family.defaults, **config.data}
     blocks, has_window = blocks_of(family, d), not family.optional_window or d.flags["use_sliding_window"]
     window = config.optional_whole("sliding_window") if has_window else None
+    if window is None and _slides(config):
+        raise config.error(f"{config.name('sliding_window')} is null, and the attention of some blocks needs a window")
     windowed = _windowed(config, d) if window else None
     width = d.optional.get(family.embedding_key or "")
     values = d.numbers.get("v_head_dim", d.head_dim)
@@ -236,6 +268,15 @@ def _shape(config: _Config) -> ModelShape:
         counts_routes=stated.counts_routes(config.data),
         published=stated.published_as(config.data),
     )
+
+
+def _slides(config: _Config) -> bool:
+    """Whether transformers makes a mask with a window for some blocks, whatever it is."""
+    family, listed = config.family, config.data.get("layer_types")
+    if isinstance(listed, list):
+        by_kind = family.whole_every or (family.windowed and family.experts is None)
+        return bool(by_kind) and "sliding_attention" in listed
+    return family.whole_every > 1 and not family.windowless
 
 
 def _windowed(config: _Config, d: Dimensions) -> int | None:

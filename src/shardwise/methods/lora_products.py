@@ -97,7 +97,7 @@ class _Product(torch.autograd.Function):
         weights, scales, biases, halves, others = (tensors[at : at + count] for at in range(0, len(tensors), count))
         a = torch.cat(halves).to(x.dtype)
         b = [half.to(x.dtype) for half in others]
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.flatten(0, -2)
         between = (rows @ a.t()) * scaling
         parts = between.split([half.shape[0] for half in halves], dim=1)
         ctx.save_for_backward(x, between, a, *weights, *scales, *b)
@@ -117,7 +117,7 @@ class _Product(torch.autograd.Function):
         count = len(gradients)
         inner: list[Tensor] = []
         of_b: list[Tensor] = []
-        flats = [gradient.reshape(-1, gradient.shape[-1]) for gradient in gradients]
+        flats = [gradient.flatten(0, -2) for gradient in gradients]
         parts = between.split(ctx.ranks, dim=1)
         weights, scales, b = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         for flat, part, half in zip(flats, parts, b, strict=True):
@@ -127,7 +127,7 @@ class _Product(torch.autograd.Function):
         of_x = None
         if ctx.needs_input_grad[0]:
             of_x = _through(flats, back, list(zip(ctx.layers, weights, scales, strict=True)), a).view_as(x)
-        of_a = (back.t() @ x.reshape(-1, x.shape[-1])).to(ctx.trained).split(ctx.ranks)
+        of_a = (back.t() @ x.flatten(0, -2)).to(ctx.trained).split(ctx.ranks)
         return of_x, None, None, *[None] * 3 * count, *of_a, *of_b
 
 

@@ -152,11 +152,7 @@ class Keys:
         if other is None:
             return name
         if reads(made):
-            how = ", ".join(type(operation).__name__ for operation in other.operations)
-            raise UnsupportedError(
-                f"of {name} transformers makes {made} as it loads, by {how}, which this version does not do; load the "
-                "model with transformers, and save it by save_pretrained(folder, save_original_format=False)"
-            )
+            raise UnsupportedError(_unread(name, made, other))
         first, *_ = targets = other.target_patterns
         self.unread |= {made.replace(first, target) for target in targets}
         return made
@@ -183,6 +179,24 @@ class Keys:
             return list(stack.spans(shape, offsets=offsets, lengths=lengths))
         stored = tuple(slice(at, at + length) for at, length in zip(offsets, lengths, strict=True))
         return [StoredSpan(self.saved(name), stored, ())]
+
+
+def why_unread(model: nn.Module) -> str:
+    """Why a language model's weights, as they are published, are not read; "" where they are."""
+    for name, _ in model.named_parameters():
+        for converter in _transforms(model)[2]:
+            stored, found, _ = _stacked(name, [converter.reverse_transform()])
+            if found is not None:
+                return _unread(stored, name, converter)
+    return ""
+
+
+def _unread(stored: str, made: str, converter: Any) -> str:
+    how = ", ".join(type(operation).__name__ for operation in converter.operations)
+    return (
+        f"of {stored} transformers makes {made} as it loads, by {how}, which this version does not do; load the model "
+        "with transformers, and save it by save_pretrained(folder, save_original_format=False)"
+    )
 
 
 def _renamed(key: str, renamings: Iterable[Any]) -> str:

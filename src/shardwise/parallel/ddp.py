@@ -44,7 +44,7 @@ def _settle_buckets(replicated: DistributedDataParallel) -> Buckets:
     after a resume would be another."""
     trained = [p for p in replicated.module.parameters() if p.requires_grad]
     # One element of each makes a gradient for all of it; times 0, so that it is zeros.
-    loss = torch.stack([p.view(-1)[0].float() for p in trained]).sum().mul(0)
+    loss = torch.cat([p.view(-1)[:1].float() for p in trained]).sum().mul(0)
     replicated.reducer.prepare_for_backward([loss] if replicated.find_unused_parameters else [])
     loss.backward()
     replicated.reducer._rebuild_buckets()

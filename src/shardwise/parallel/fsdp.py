@@ -43,7 +43,7 @@ def apply_sharding(
     `root`: whose forward is called, on the meta device; `before`, `behind`: the embedding and what
     is called behind the blocks, where they share no weight; `compute_dtype`: of gathered weights;
     `on_host`: all stays in host memory; `apart`: parameters of another unit (`shard_experts`)."""
-    left_out = set(apart)
+    left_out = {*apart, *(parameter for parameter in root.parameters() if not parameter.numel())}
     shard = _shard(mesh, compute_dtype=compute_dtype, on_host=on_host)
     # By whole parameters, before they are cut: the planner forms units by the same numbers.
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]

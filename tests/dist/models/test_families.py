@@ -1,15 +1,18 @@
 """A slice of docs/families.md is true; more families train as transformers does, each way."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tools.families import SHOWN, TABLE, page
 
+from tests.dist import every_family
 from tests.dist.cells import LAYOUTS, spread
 from tests.dist.every_family import make_rows, put
 from tests.dist.memory.test_memory import must_be_forecast
+from tests.dist.tiny import tiny_config
 from tests.dist.worlds import installed, run_world
 from tests.marks import rare_but_first
 
@@ -39,6 +42,14 @@ def test_a_hybrid_is_counted_and_trained_and_what_is_no_decoder_refused(family, 
         return
     assert found["planned"] == found["count"]
     assert found["cells"] == {"full/single": "equal", "full/pp": "equal", "lora/single": "equal", "lora/pp": "equal"}
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_matrices_without_elements_are_spread_too(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(every_family, "tiny_config", partial(tiny_config, n_shared_experts=0))
+    found = run_world(1, _put, "deepseek_v3", tmp_path, ("single", "ddp", "fsdp"))[0]
+    assert found["planned"] == found["count"]
+    assert {*found["cells"].values()} == {"equal"}
 
 
 #: Mixtures that differ in how they route, what is beside experts, and which ways are refused.

@@ -14,8 +14,10 @@ SMALL |= {"shared_expert_intermediate_size": 36, "q_lora_rank": 10, "kv_lora_ran
 SMALL |= {"qk_nope_head_dim": 12, "qk_rope_head_dim": 6, "v_head_dim": 8}
 #: Without these transformers does not build or run the families.
 ALSO = {
-    "deepseek_v3": {"n_group": 1, "topk_group": 1},
+    "deepseek_v2": {"num_key_value_heads": 4},
+    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 6, "n_group": 1, "topk_group": 1},
     "gpt_neo": {"attention_types": [[["global"], LAYERS]]},
+    "gptj": {"rotary_dim": 8},
     "helium": {"head_dim": 16},
     "opt": {"word_embed_proj_dim": 64},
 }

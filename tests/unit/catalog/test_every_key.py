@@ -19,8 +19,6 @@ FEW = {"num_hidden_layers": 2, "first_k_dense_replace": 1}
 READ = re.compile(r"config\.([a-z]\w*)|getattr\(\s*(?:self\.)?config,\s*\"(\w+)\"")
 #: What transformers builds, and here is refused: a head_dim without a forward pass that runs.
 REFUSED = {
-    ("deepseek_v3", "n_shared_experts", 0): "n_shared_experts is 0; expected a whole number from 1",
-    ("glm4_moe", "n_shared_experts", 0): "n_shared_experts is 0; expected a whole number from 1",
     ("gpt2", "add_cross_attention", True): "it is not a decoder-only language model",
     ("olmoe", "head_dim", 8): "head_dim is 8, and .* runs with none but hidden_size / num_attention_heads, 16",
     ("phi", "qk_layernorm", True): "head_dim is 24, and .* runs with none but .*, 16",
@@ -28,15 +26,40 @@ REFUSED = {
     ("helium", "hidden_size", 128): "head_dim is 16, and .* runs with none but .*, 32",
     ("helium", "num_attention_heads", 8): "head_dim is 16, and .* runs with none but .*, 8",
 }
+#: What its code does not build, or does not run.
+DIES = [
+    ("llama", {"head_dim": 7}, "head_dim is 7, and rotary positions turn its halves: write an even one"),
+    ("llama", {"hidden_size": 66}, "hidden_size 66 is not a multiple of num_attention_heads 4"),
+    ("gemma", {"num_key_value_heads": None}, "num_key_value_heads is None; expected a whole number from 1"),
+    ("gemma2", {"sliding_window": None}, "sliding_window is null, and the attention of some blocks needs a window"),
+    ("qwen2", {"layer_types": ["sliding_attention"] * 2}, "sliding_window is null, and the attention of some"),
+    ("mixtral", {"num_experts_per_tok": 7}, "num_experts_per_tok is 7, and there are 6 experts in a block"),
+    ("glm4_moe", {"topk_group": 2}, "n_group is 1 and topk_group 2, by which its code does not choose among 6 experts"),
+    ("deepseek_v3", {"n_group": 6}, "n_group is 6 and topk_group 1, by which its code does not choose among 6"),
+    ("deepseek_v3", {"num_attention_heads": 8}, "num_key_value_heads is 4; expected 8, as each head of this attention"),
+    ("deepseek_v3", {"qk_rope_head_dim": 12}, "qk_rope_head_dim is 12 and head_dim 6; expected one even number"),
+    ("deepseek_v2", {"num_attention_heads": 8}, "num_key_value_heads is 4; expected 8"),
+    ("qwen2", {"head_dim": None}, "head_dim is None; expected a whole number from 1"),
+    ("hunyuan_v1_dense", {"head_dim": None}, "head_dim is None; expected a whole number from 1"),
+    ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc'; expected one of greedy, group_limited_gr"),
+    ("deepseek_v2", {"topk_method": "group_limited_greedy", "topk_group": 2}, "n_group is 1 and topk_group 2"),
+    ("gptj", {"rotary_dim": 9}, "rotary_dim is 9; expected an even number up to the heads' width, 16"),
+    ("gpt_neo", {"num_layers": 3}, "attention_types has 2 entries, and there are 3 blocks; write one for each"),
+    ("falcon", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn is 2, which its code runs in the new decoder"),
+    (
+        "falcon",
+        {"multi_query": False, "num_kv_heads": 2},
+        "num_kv_heads is 2; expected 4, as multi_query",
+    ),
+]
 #: What its classes raise at values that they do not expect.
-UNBUILT = (ArithmeticError, AttributeError, LookupError, RuntimeError, StrictDataclassError, TypeError, ValueError)
-REFUSED_KEYS = {(kind, key) for kind, key, _ in REFUSED}
+UNBUILT = (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, StrictDataclassError, TypeError)
+UNBUILT += (ValueError,)
+REFUSED_KEYS = {(kind, key) for kind, key, _ in REFUSED} | {(kind, key) for kind, change, _ in DIES for key in change}
 AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
 #: Sizes of the usual keys that no forward of these runs with.
 RUNS = {
-    "gptj": {"rotary_dim": 8},
-    "deepseek_v2": {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1},
-    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 6},
+    "deepseek_v2": {"n_group": 1, "topk_group": 1},
 }
 #: Switches that no configuration class may list, as transformers reads them off any.
 UNLISTED = {"is_causal": (False, None), "use_bidirectional_attention": (True,)}
@@ -110,6 +133,15 @@ def test_what_is_refused_is_refused_by_name(change, message):
         shape_from_data(few_layers(kind) | {key: value}, file="-")
 
 
+@pytest.mark.parametrize(("kind", "change", "message"), DIES)
+def test_what_transformers_does_not_run_is_refused(kind, change, message):
+    config = few_layers(kind) | RUNS.get(kind, {})
+    assert sees_ahead(config) is False
+    assert sees_ahead(config | change) is None
+    with pytest.raises(ModelError, match=f"^-: {message}"):
+        shape_from_data(config | change, file="-")
+
+
 def sees_ahead(config):
     """Whether logits follow later tokens; None where transformers does not build or run it."""
     torch.manual_seed(0)
@@ -168,8 +200,7 @@ def test_the_language_model_of_a_model_of_text_and_images_is_asked_too():
         shape_from_data({"model_type": "gemma3", "text_config": part}, file="f")
 
 
-@pytest.mark.parametrize("key", ["layer_types", "mlp_layer_types"])
-def test_a_list_of_kinds_has_an_entry_for_each_block(key):
-    config = {**small_config("qwen3"), key: ["full_attention"] * 7, "num_hidden_layers": 2}
-    with pytest.raises(ModelError, match=f"^f: {key} has 7 entries, and num_hidden_layers is 2; write one"):
+def test_a_list_of_kinds_has_an_entry_for_each_block():
+    config = {**small_config("qwen3"), "layer_types": ["full_attention"] * 7, "num_hidden_layers": 2}
+    with pytest.raises(ModelError, match=r"^f: layer_types has 7 entries, and num_hidden_layers is 2; write one"):
         shape_from_data(config, file="f")

@@ -14,22 +14,22 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 CEILINGS = {
     "": 230,
     "api": 3040,
-    "catalog": 3150,
+    "catalog": 3180,
     "cli": 1830,
     "data": 4900,
     "interop": 1350,
     "launch": 2960,
     "methods": 390,
-    "models": 3230,
+    "models": 3260,
     "parallel": 3030,
     "plan": 8750,
     "programs": 210,
     "report": 2310,
-    "spec": 5500,
+    "spec": 5510,
     "train": 9350,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51480, 32670
+ALL, ALL_TESTS = 51560, 32745
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -173,6 +173,15 @@ def test_results_and_gradients_are_pefts(config: Any, recompute: Any) -> None:
         assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_matrices_without_elements_are_adapted_as_peft_adapts_them() -> None:
+    config = transformers.LlamaConfig(**{**SMALL, "intermediate_size": 0})
+    expected, model = (with_adapters(config) for _ in range(2))
+    join_products(model)
+    for (name, tensor), found in zip(trained(expected).items(), trained(model).values(), strict=True):
+        assert torch.allclose(found, tensor, rtol=1e-4, atol=1e-6), name
+
+
 @pytest.mark.parametrize("pattern", [{"rank_pattern": {"q_proj": 2}}, {"alpha_pattern": {"up_proj": 3}}, {}])
 def test_matrices_that_a_pattern_scales_otherwise_stand_alone(pattern: dict[str, Any]) -> None:
     def made() -> nn.Module:

@@ -12,12 +12,15 @@ from transformers import AutoModelForCausalLM
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError, UnsupportedError
 from shardwise.models.buffers import saved_buffers
+from shardwise.models.built.shape import shape_of
 from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
+from shardwise.spec.support.trained import refused_everywhere
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import installed, said_by
 from tests.unit.catalog.small import small_config, their_config
+from tests.unit.plan.asking import job
 
 KINDS = installed(tuple(FAMILIES))
 
@@ -105,8 +108,15 @@ def test_what_loading_makes_of_weights_in_an_unknown_way_is_refused(tmp_path) ->
     if not installed(["inkling2_text"]):
         pytest.skip("the installed transformers has no inkling2_text")
     tiny_config("inkling2_text").save_pretrained(tmp_path)
+    shape = shape_of(str(tmp_path))
+    assert "w13_weight transformers makes model.layers.0.mlp.experts.gate_up_proj as it loads" in shape.unread
+    assert refused_everywhere(job(), shape)[0] == shape.unread
     model = build_on_meta(read_config(tmp_path), attn_implementation="eager")
     key = "model.llm.layers.0.mlp.experts.w13_weight"
     said = said_by(UnsupportedError, Keys, model, [key], lambda _: (4, 64, 64))
     assert "w13_weight transformers makes model.layers.0.mlp.experts.gate_up_proj as it loads, by Interleave" in said
     assert said.endswith("save it by save_pretrained(folder, save_original_format=False)")
+    whole: Any = AutoModelForCausalLM.from_config(tiny_config("inkling2_text"), dtype=torch.float32)
+    for original in (True, False):
+        whole.save_pretrained(tmp_path, save_original_format=original)
+        assert bool(shape_of(str(tmp_path)).unread) is original

@@ -93,7 +93,9 @@ def test_what_is_nowhere_is_a_sentence(name, offline) -> None:
         find_model_folder(name)
 
 
-@pytest.mark.parametrize("text", ["{", '{"model_type": "no-such-model"}', "[]"])
+@pytest.mark.parametrize(
+    "text", ["{", '{"model_type": "no-such-model"}', "[]", '{"model_type": "llama", "hidden_size": 66}']
+)
 def test_a_configuration_transformers_cannot_read_is_a_sentence(text, tmp_path) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ModelError, match=r"config\.json: transformers cannot read it"):

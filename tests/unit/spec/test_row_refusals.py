@@ -35,6 +35,12 @@ def test_packing_is_refused_where_a_model_s_code_cannot_tell_documents_apart(fam
     assert said(shape(family), packing=False) == said(shape("llama"), packing=True) == []
 
 
+def test_experts_that_pytorch_does_not_multiply_together_are_refused() -> None:
+    (sentence,) = said(shape("mixtral", intermediate_size=100))
+    assert sentence.startswith("experts that read 100 elements are not trained in mixed: PyTorch multiplies them in")
+    assert not_trained(Job(model="m"), execution(precision="fp32"), model=shape("mixtral", intermediate_size=100)) == []
+
+
 @pytest.mark.parametrize(
     ("model", "kernel", "why"),
     [

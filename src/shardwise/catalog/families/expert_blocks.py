@@ -25,7 +25,7 @@ def every_few(d: Dimensions) -> Sequence[bool]:
     """In every `decoder_sparse_step`-th, but for those that `mlp_only_layers` lists."""
     dense = d.layer_lists["mlp_only_layers"] or ()
     step = d.numbers["decoder_sparse_step"]
-    return [(index + 1) % step == 0 and index not in dense for index in range(d.layers)]
+    return [bool(d.numbers["num_experts"]) and (n + 1) % step == 0 and n not in dense for n in range(d.layers)]
 
 
 def interleaved(d: Dimensions) -> Sequence[bool]:

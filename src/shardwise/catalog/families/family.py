@@ -1,7 +1,8 @@
 """What the rules of a family say.
 
 A config.json leaves out keys that equal the defaults of transformers' configuration class, so
-`configurations.json` states those, and how keys are read. Tests compare them with transformers.
+`configurations.json` states those, how keys are read, and what of a family is a number, a name or
+a yes. Tests compare them with transformers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,14 @@ class Family:
         numbers: keys that only this family's rules read: whole numbers from 1.
         optional: likewise, whole numbers from 0 or null.
         layer_lists: likewise, lists of layer indices or null.
+        from_zero: of `numbers`, those that may be 0.
+        nullable: keys whose default is a number, and which transformers reads a null of too;
+            `no_null` those that a file may leave out, and of which transformers reads no null.
+        choices: key -> the words that transformers' code knows of it.
+        even_width: transformers refuses a width that is no multiple of the heads, whatever
+            `head_dim` says.
+        rotates: queries and keys are rotated as a whole.
+        misfit: why transformers' code does not run with dimensions; "" where it does.
         attention, mlp, norms: of a block without experts.
         experts: replace the MLP in the blocks that `placement` names.
         head_bias: whether the head has a bias.
@@ -48,6 +57,7 @@ class Family:
             state it.
         whole_every: every n-th block's attention has no window; 0 where all blocks have it.
         pattern_key: the key of that n.
+        windowless: with no `sliding_window` all of its blocks go without.
         floors_head_dim: head width is hidden_size / num_attention_heads rounded down; transformers
             refuses a remainder in other families.
         even_heads: transformers runs the model only where `head_dim` is hidden_size /
@@ -68,6 +78,13 @@ class Family:
     numbers: Sequence[str] = ()
     optional: Sequence[str] = ()
     layer_lists: Sequence[str] = ()
+    from_zero: Sequence[str] = ()
+    nullable: Sequence[str] = ()
+    no_null: Sequence[str] = ()
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    even_width: bool = False
+    rotates: bool = False
+    misfit: Callable[[Dimensions], str] = lambda _: ""
     experts: Matrices | None = None
     placement: Placement = everywhere
     bare_experts: str | None = None
@@ -87,6 +104,7 @@ class Family:
     windowed: Callable[[Dimensions], int] | None = None
     whole_every: int = 0
     pattern_key: str | None = None
+    windowless: bool = False
     floors_head_dim: bool = False
     even_heads: Bias = blocks.never
     partial_rotary: bool = False

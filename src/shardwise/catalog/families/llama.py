@@ -9,72 +9,43 @@ _MISTRAL = Family(attention=blocks.UNBIASED_ATTENTION)
 #: model_type -> its rules.
 LLAMA_LIKE: dict[str, Family] = {
     "llama": Family(),
-    "granite": Family(scales_stream=True),
+    "granite": Family(),
     "internlm3": Family(),
     "mistral": _MISTRAL,
     "ministral": _MISTRAL,
-    "qwen2": Family(attention=blocks.QWEN2_ATTENTION, optional_window=True, windowed=blocks.from_a_layer_on),
-    "qwen3": Family(
-        norms=blocks.with_head_norms(blocks.LLAMA_NORMS), optional_window=True, windowed=blocks.from_a_layer_on
-    ),
-    "arcee": Family(
-        mlp=blocks.plain_mlp("mlp.up_proj", "mlp.down_proj", bias=blocks.flag("mlp_bias")), mlp_kind="plain"
-    ),
+    "qwen2": Family(attention=blocks.QWEN2_ATTENTION, windowed=blocks.from_a_layer_on),
+    "qwen3": Family(norms=blocks.with_head_norms(blocks.LLAMA_NORMS), windowed=blocks.from_a_layer_on),
+    "arcee": Family(mlp=blocks.plain_mlp("mlp.up_proj", "mlp.down_proj", bias=blocks.flag("mlp_bias"))),
     "seed_oss": Family(
         attention=blocks.separate(bias=blocks.flag("attention_bias"), output_bias=blocks.flag("attention_out_bias"))
     ),
-    "exaone4": Family(
-        attention=blocks.UNBIASED_ATTENTION,
-        norms=blocks.with_head_norms(blocks.POST_NORMS),
-        whole_every=4,
-        pattern_key="sliding_window_pattern",
-    ),
+    "exaone4": Family(attention=blocks.UNBIASED_ATTENTION, norms=blocks.with_head_norms(blocks.POST_NORMS)),
     "olmo": Family(
-        norms=blocks.bare_norms("input_layernorm", "post_attention_layernorm"),
-        norm_kind="layer",
-        final_norm=blocks.bare_norms("norm"),
+        norms=blocks.bare_norms("input_layernorm", "post_attention_layernorm"), final_norm=blocks.bare_norms("norm")
     ),
-    "olmo2": Family(norms=blocks.with_whole_norms(blocks.POST_NORMS), norm_kind="gemma"),
-    "olmo3": Family(norms=blocks.with_whole_norms(blocks.POST_NORMS), norm_kind="gemma", whole_every=4),
-    "phi3": Family(
-        attention=blocks.fused("self_attn", "qkv_proj", "o_proj", bias=blocks.never),
-        mlp=blocks.phi3_mlp,
-        partial_rotary=True,
-    ),
-    "glm": Family(attention=blocks.GLM_ATTENTION, mlp=blocks.phi3_mlp, partial_rotary=True),
-    "glm4": Family(attention=blocks.GLM_ATTENTION, mlp=blocks.phi3_mlp, norms=blocks.GLM4_NORMS, partial_rotary=True),
-    "gemma": Family(norm_kind="gemma"),
+    "olmo2": Family(norms=blocks.with_whole_norms(blocks.POST_NORMS)),
+    "olmo3": Family(norms=blocks.with_whole_norms(blocks.POST_NORMS)),
+    "phi3": Family(attention=blocks.fused("self_attn", "qkv_proj", "o_proj", bias=blocks.never), mlp=blocks.phi3_mlp),
+    "glm": Family(attention=blocks.GLM_ATTENTION, mlp=blocks.phi3_mlp),
+    "glm4": Family(attention=blocks.GLM_ATTENTION, mlp=blocks.phi3_mlp, norms=blocks.GLM4_NORMS),
+    "gemma": Family(),
     # Its attention is written out whether scores are capped or not.
-    "gemma2": Family(norms=blocks.GEMMA2_NORMS, norm_kind="gemma", whole_every=2, eager_attention=True),
+    "gemma2": Family(norms=blocks.GEMMA2_NORMS),
     # Its attention does not read attn_logit_softcapping.
-    "gemma3_text": Family(
-        norms=blocks.with_head_norms(blocks.GEMMA2_NORMS),
-        norm_kind="gemma",
-        whole_every=6,
-        pattern_key="sliding_window_pattern",
-    ),
+    "gemma3_text": Family(norms=blocks.with_head_norms(blocks.GEMMA2_NORMS)),
     "cohere": Family(
         mlp=blocks.beside_attention(blocks.gated_mlp),
         norms=blocks.where(blocks.flag("use_qk_norm"), blocks.with_whole_norms(_COHERE_NORMS), _COHERE_NORMS),
-        norm_kind="centred",
         parallel=blocks.always,
     ),
-    "cohere2": Family(
-        mlp=blocks.beside_attention(blocks.gated_mlp),
-        norms=_COHERE_NORMS,
-        norm_kind="centred",
-        parallel=blocks.always,
-        whole_every=4,
-        pattern_key="sliding_window_pattern",
-    ),
+    "cohere2": Family(mlp=blocks.beside_attention(blocks.gated_mlp), norms=_COHERE_NORMS, parallel=blocks.always),
     "ernie4_5": Family(),
     "helium": Family(
         attention=blocks.separate(bias=blocks.flag("attention_bias"), output_bias=blocks.never),
-        norm_kind="gemma",
         even_heads=blocks.always,
     ),
     "hunyuan_v1_dense": Family(
         norms=blocks.with_head_norms(blocks.LLAMA_NORMS, query="query_layernorm", key="key_layernorm")
     ),
-    "smollm3": Family(optional_window=True, windowed=blocks.without_rotation),
+    "smollm3": Family(windowed=blocks.without_rotation),
 }

@@ -23,6 +23,23 @@ def _latent_heads(d: blocks.Dimensions) -> blocks.Dimensions:
     return replace(d, kv_heads=d.heads, head_dim=d.numbers["qk_nope_head_dim"] + d.numbers["qk_rope_head_dim"])
 
 
+def _misfit_of_latents(d: blocks.Dimensions) -> str:
+    rotated, stated = d.numbers["qk_rope_head_dim"], d.optional.get("head_dim") or d.numbers["qk_rope_head_dim"]
+    if d.kv_heads != d.heads:
+        return f"num_key_value_heads is {d.kv_heads}; expected {d.heads}, as each head of this attention has its own"
+    if rotated % 2 or rotated != stated:
+        return f"qk_rope_head_dim is {rotated} and head_dim {stated}; expected one even number, which its code rotates"
+    return _misfit_of_groups(d)
+
+
+def _misfit_of_groups(d: blocks.Dimensions) -> str:
+    count, wholes = d.numbers["n_routed_experts"], {**d.optional, **d.numbers}
+    groups, chosen = wholes["n_group"] or count, wholes["topk_group"] or count
+    if not d.flags["in_groups"] or (chosen <= groups and count % groups == 0 and count // groups > 1):
+        return ""
+    return f"n_group is {groups} and topk_group {chosen}, by which its code does not choose among {count} experts"
+
+
 def _shared_width(d: blocks.Dimensions) -> int:
     return d.numbers["n_shared_experts"] * d.numbers["moe_intermediate_size"]
 
@@ -33,11 +50,10 @@ _SHARED: dict[str, Any] = {
         blocks.gated("mlp.shared_experts", width=_shared_width, bias=blocks.mlp_bias),
     ),
     "placement": behind_first,
-    "bare_experts": "qwen2_moe",
-    "partial_rotary": True,
 }
 _LATENT: dict[str, Any] = _SHARED | {
     "refine": _latent_heads,
+    "misfit": _misfit_of_latents,
     "attention": blocks.latent_attention,
     "norms": blocks.latent_norms,
 }
@@ -49,15 +65,12 @@ _LOCAL_EXPERTS_WITH_ROUTER = experts("mlp", router="router", count="num_local_ex
 
 #: model_type -> its rules.
 EXPERTS: dict[str, Family] = {
-    "mixtral": Family(
-        attention=blocks.UNBIASED_ATTENTION, mlp=blocks.nothing, experts=_LOCAL_EXPERTS, bare_experts="mixtral"
-    ),
+    "mixtral": Family(attention=blocks.UNBIASED_ATTENTION, mlp=blocks.nothing, experts=_LOCAL_EXPERTS),
     "phimoe": Family(
         attention=_WHOLE_ATTENTION,
         mlp=blocks.nothing,
         experts=_LOCAL_EXPERTS_WITH_ROUTER,
         norms=blocks.LAYER_NORMS,
-        norm_kind="layer",
         final_norm=BIASED_FINAL_NORM,
         head_bias=blocks.flag("lm_head_bias"),
     ),
@@ -65,7 +78,6 @@ EXPERTS: dict[str, Family] = {
         attention=_WHOLE_ATTENTION,
         mlp=blocks.nothing,
         experts=experts("mlp"),
-        bare_experts="qwen2_moe",
         norms=blocks.with_whole_norms(blocks.LLAMA_NORMS),
         even_heads=blocks.always,
     ),
@@ -73,7 +85,6 @@ EXPERTS: dict[str, Family] = {
         attention=_WHOLE_ATTENTION,
         mlp=blocks.nothing,
         experts=experts("block_sparse_moe", router="router", count="num_local_experts"),
-        scales_stream=True,
     ),
     "qwen2_moe": Family(
         attention=blocks.separate(bias=blocks.flag("qkv_bias"), output_bias=blocks.never),
@@ -83,15 +94,12 @@ EXPERTS: dict[str, Family] = {
             shared_gate,
         ),
         placement=every_few,
-        optional_window=True,
         windowed=blocks.every_other_up_to_a_layer,
     ),
     "qwen3_moe": Family(
         experts=experts("mlp", width="moe_intermediate_size"),
         placement=every_few,
-        bare_experts="qwen2_moe",
         norms=blocks.with_head_norms(blocks.LLAMA_NORMS),
-        optional_window=True,
     ),
     # Every token runs through every expert, with zeros where it is not routed.
     "llama4_text": Family(
@@ -106,8 +114,6 @@ EXPERTS: dict[str, Family] = {
             blocks.gated("feed_forward.shared_expert", width=lambda d: d.intermediate),
         ),
         placement=interleaved,
-        whole_every=4,
-        pattern_key="no_rope_layer_interval",
     ),
     "gpt_oss": Family(
         attention=_WHOLE_ATTENTION,
@@ -117,9 +123,6 @@ EXPERTS: dict[str, Family] = {
         ),
         # A score for each head beside those of the keys: a parameter that is listed with the norms.
         norms=lambda d: (Norm("self_attn.sinks", d.heads, 0), *blocks.LLAMA_NORMS(d)),
-        norm_kind="gemma",
-        whole_every=2,
-        eager_attention=True,
     ),
     "deepseek_v2": Family(**_LATENT),
     "deepseek_v3": replace(Family(**_LATENT), attention=whole(blocks.latent_attention)),
@@ -127,6 +130,6 @@ EXPERTS: dict[str, Family] = {
         **_SHARED,
         attention=blocks.separate(bias=blocks.flag("attention_bias"), output_bias=blocks.never),
         norms=blocks.where(blocks.flag("use_qk_norm"), blocks.with_head_norms(blocks.LLAMA_NORMS), blocks.LLAMA_NORMS),
-        floors_head_dim=True,
+        misfit=_misfit_of_groups,
     ),
 }

@@ -120,7 +120,7 @@ class BuiltDecoder:
     def _ends(self) -> tuple[int, bool]:
         """The embedding's width, and whether the head has a bias; both are counted."""
         embedding, head = self._anatomy.embedding.get_parameter("weight"), self._anatomy.head.get_parameter("weight")
-        if head.shape != embedding.shape:
+        if head.shape != embedding.shape or not head.numel():
             shapes = f"its head is {tuple(head.shape)} and its embedding {tuple(embedding.shape)}"
             raise UnsupportedError(f"{shapes}, and heads of another size are not trained")
         bias = getattr(self._anatomy.head, "bias", None)

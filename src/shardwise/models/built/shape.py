@@ -9,7 +9,7 @@ import json
 import warnings
 from copy import deepcopy
 from dataclasses import replace
-from traceback import walk_tb
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,8 +26,10 @@ from shardwise.models.built.generic import BuiltDecoder, bare_experts_of
 from shardwise.models.built.head import is_plain
 from shardwise.models.built.splits import read_ends
 from shardwise.models.built.watch import WATCHED, Seen, watch, watchable
+from shardwise.models.keys import Keys, why_unread
 from shardwise.models.stage import StageEnds
-from shardwise.models.wrapper import auto_class, find_inside, leave_others, text_config
+from shardwise.models.weights import Weights
+from shardwise.models.wrapper import auto_class, find_inside, language_weights, leave_others, text_config
 from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.model.shape import ModelShape, Wrapper
 
@@ -78,6 +80,7 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
         shape = _known_shape(anatomy, data, dtype=storage) if wrapper else None
         seen = _watched(anatomy) if shape is None else None
     shape = shape or BuiltDecoder(anatomy, config, data, seen).shape(storage)
+    shape = replace(shape, unread=_unread(anatomy.model, Path(file).parent))
     if wrapper is None:
         return shape
     return replace(
@@ -88,6 +91,18 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
         wrapper=wrapper,
         bare_experts=bare_experts_of(wrapper.family),
     )
+
+
+def _unread(model: nn.Module, folder: Path) -> str:
+    """Why the weights of a folder, or else those that are published, are not read."""
+    try:
+        weights = Weights(folder)
+        Keys(model, weights.names, weights.shape, reads=language_weights(model))
+    except ModelError:  # there are none
+        return why_unread(model)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
 
 
 def seen_ends(config: Any) -> StageEnds:
@@ -158,16 +173,16 @@ def _built(config: Any) -> tuple[Anatomy, Wrapper | None]:
 
 def _watched(anatomy: Anatomy) -> Seen | None:
     """A forward as the trainer calls it, or else one that is told nothing of packed documents; None
-    where it reads numbers, or none fit. Raises UnsupportedError: it wants more than text."""
+    where it reads numbers. Raises UnsupportedError: it wants more than text, or its sizes do not go
+    together."""
     for packed in (True, False):
         try:
             return watch(anatomy, packed=packed)
         except Exception as error:  # noqa: BLE001 - whatever a model's code raises where there are no numbers
             raised = error
-    code = [*walk_tb(raised.__traceback__)][-1][0].f_globals["__name__"].partition(".")[0]
-    if code in ("torch", "transformers") and isinstance(raised, TypeError | AttributeError):
-        raise UnsupportedError(f"its forward raises {type(raised).__name__}: {said(raised)}")
-    return None
+    if isinstance(raised, NotImplementedError) or "meta" in said(raised):
+        return None
+    raise UnsupportedError(f"its forward raises {type(raised).__name__}: {said(raised)}")
 
 
 def _known_shape(anatomy: Anatomy, data: dict[str, Any], *, dtype: str) -> ModelShape | None:

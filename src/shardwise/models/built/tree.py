@@ -137,7 +137,7 @@ def _bare(name: str, key: str, parameter: torch.Tensor) -> Part:
         return Norm(name=whole, size=parameter.numel(), width=0, frozen=not parameter.requires_grad)
     rows = parameter.shape[0]
     called = name if key == "weight" and name else whole
-    return Matrix(called, rows, parameter.numel() // rows, reads="other", adaptable=False)
+    return Matrix(called, rows, parameter.shape[1:].numel(), reads="other", adaptable=False)
 
 
 def _joined(name: str, key: str) -> str:

@@ -23,7 +23,8 @@ from shardwise.models.known_ahead import replaced
 WATCHED = "shardwise_watched"
 #: How a kernel is told where packed documents lie.
 DOCUMENTS = "cu_seq_lens_q"
-_BATCH, _LENGTH = 2, 8
+#: Primes, by which no number of tokens fits a shape that a row of them does not.
+_BATCH, _LENGTH = 11, 13
 
 
 @dataclass(kw_only=True, eq=False)
@@ -222,7 +223,8 @@ class _Watcher(TorchDispatchMode):
                 zero = torch.tensor(0)
                 return bool(mask_function(zero, zero, torch.tensor(query), torch.tensor(key)))
 
-        causal = sees(1, 0) and not sees(0, 1) and (not sees(window, 0) if window else sees(10**9, 0))
+        near = window == 1 or sees(1, 0)
+        causal = near and not sees(0, 1) and (not sees(window, 0) if window else sees(10**9, 0))
         mask = torch.empty(_BATCH, 1, _LENGTH, _LENGTH, device="meta")
         self._masks[id(mask)] = MaskCall(causal=causal, by_positions=self._asked_positions)
         self._kept.append(mask)
@@ -231,13 +233,17 @@ class _Watcher(TorchDispatchMode):
 
     def _attend(
         self,
-        _module: nn.Module,
+        module: nn.Module,
         query: torch.Tensor,
-        _key: torch.Tensor,
+        key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
         **words: Any,
     ) -> tuple[torch.Tensor, None]:
+        heads, each = query.shape[1], getattr(module, "num_key_value_groups", query.shape[1] // key.shape[1])
+        if heads != key.shape[1] * each or query.shape[3] != key.shape[3] or not value.shape[3]:
+            of, by = (f"{one.shape[1]} heads of width {one.shape[3]}" for one in (query, key))
+            raise ValueError(f"queries of {of} meet keys of {by}, {each} of these for each")
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         if self._block is not None:
             told = frozenset(word for word, said in words.items() if said is not None)

@@ -300,10 +300,20 @@ def of_rows(job: Job, model: ModelShape) -> list[Row]:
     own = "PEFT gives each block adapters of its own, which are not counted"
     adapted = f"blocks of {model.family} share weights, and {own}"
     return [
+        Row(model.unread, model.unread, key="model"),
         *([packed(model)] if job.data.packing else []),
         Row(model.shares_weights and job.adapters is not None, adapted, "use method: full", "method"),
         Row(steady is not None and length > steady, long, f"use max_length: {steady} or less", "data.max_length"),
     ]
+
+
+def of_experts_products(model: ModelShape, execution: Execution) -> Row:
+    """Why experts are not multiplied together: PyTorch does so where rows begin at 16 bytes."""
+    multiple = 4 if execution.precision == "fp32" else 8
+    widths = (m.columns for kind in model.kinds for m in kind.matrices if m.stacked and not m.runs_all)
+    odd = next((width for width in widths if width % multiple or not width), None)
+    what = f"experts that read {odd} elements are not trained in {execution.precision}: PyTorch multiplies them in "
+    return Row(odd is not None, f"{what}multiples of {multiple}", key="model")
 
 
 def of_padding(job: Job, model: ModelShape, layout: Layout) -> list[Row]:

@@ -118,6 +118,7 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
     of_method = [
         Row(job.method == "qlora" and execution.compile, _QLORA_COMPILED, instead, "train.compile"),
         Row(compiles_experts, _EXPERTS_COMPILED, instead, "train.compile"),
+        *([] if model is None else [rows.of_experts_products(model, execution)]),
     ]
     everywhere = [] if model is None else refused_everywhere(job, model)
     tiles = [] if known is None else reasons(rows.of_tiles(job, execution, known))
