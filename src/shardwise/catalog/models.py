@@ -94,13 +94,13 @@ def config_of(
 
 def _known_here(name: str) -> KnownModel | None:
     """The catalogue's entry that a name means, where no file or folder is called so."""
-    path = Path(name).expanduser()
+    path = Path(name)
     return None if path.is_dir() or path.is_file() else _known(name)
 
 
 def _stated(name: str, *, offline: bool, revision: str | None) -> tuple[dict[str, Any], str]:
     """What the config.json of a name holds, and where it stands."""
-    path = Path(name).expanduser()
+    path = Path(name)
     if path.is_dir():
         _refuse_adapter(path)
         return read_config_file(path / "config.json")
