@@ -59,7 +59,7 @@ def test_what_other_trainers_do_otherwise_is_said() -> None:
     said = "\n".join(export(make(job={"data": {"eval_fraction": 0.1}}, compile=True), "trl").said)
     assert "rows come in an order of transformers' own; with data.shuffle: false" in said
     assert "rows longer than max_length are cut there; the job says over_long: error" in said
-    assert "the script evaluates nothing" in said
+    assert "nothing is evaluated there; its rows are all of data.path" in said
     recomputing = make(layout={"dp_replicate": 2}, gradient_checkpointing="full")
     for to in ("accelerate", "deepspeed"):
         assert "the script calls gradient_checkpointing_enable()" in "\n".join(export(recomputing, to).said)
@@ -181,8 +181,23 @@ def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard() -> None:
     assert (settings["finetuning_type"], settings["lora_rank"], settings["lora_target"]) == ("lora", 8, "q_proj,v_proj")
     assert of_zero["zero_optimization"] == {**STAGE_3, "offload_optimizer": HOST}
     assert json.loads(made.files["dataset_info.json"])["rows"]["file_name"] == "rows.jsonl"
+    assert made.run_with("to here") == [f"cd 'to here' && {line}" for line in made.run]  # it names files beside it
     swift = yaml_of(export(make(layout=zero(1)), "ms-swift").files["ms_swift.yaml"])
     assert (swift["deepspeed"], swift["torch_dtype"], swift["max_steps"]) == ("zero1", "bfloat16", 100)
+    rows = {"path": {"path": "o/n", "name": "main", "split": "dev"}, "over_long": "drop", "shuffle": False}
+    chosen = make(job={**lora, "lora": {"lora_alpha": 4, "modules_to_save": ["lm_head", "norm"]}, "data": rows})
+    made, theirs = yaml_of(export(chosen, "axolotl").files["axolotl.yaml"]), export(chosen, "llama-factory")
+    assert made["lora_modules_to_save"] == ["lm_head", "norm"] and made["datasets"][0]["name"] == "main"
+    assert (made["excess_length_strategy"], made["curriculum_sampling"], made["lora_alpha"]) == ("drop", True, 4)
+    assert yaml_of(theirs.files["llama_factory.yaml"])["additional_target"] == "lm_head,norm"
+    where = {"hf_hub_url": "o/n", "subset": "main", "split": "dev"}
+    assert where.items() <= json.loads(theirs.files["dataset_info.json"])["rows"].items()
+    assert "rows longer than max_length are cut there; the job says over_long: drop" in theirs.said
+    chosen = make(
+        job={**lora, "lora": {"modules_to_save": ["norm"]}, "data": {"path": {"path": "o/n", "name": "main"}}}
+    )
+    swift = yaml_of(export(chosen, "ms-swift").files["ms_swift.yaml"])
+    assert (swift["modules_to_save"], swift["dataset"]) == (["norm"], ["o/n:main"])
     alone = yaml_of(export(make(layout={"dp_replicate": 2}), "ms-swift").files["ms_swift.yaml"])
     assert alone["torch_dtype"] == "float32" and "deepspeed" not in alone
     lines = export(make(hardware="2 x 4x H100-SXM", layout={"dp_shard": 8}), "llama-factory").run
