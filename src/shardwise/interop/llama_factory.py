@@ -26,7 +26,7 @@ def to_llama_factory(chosen: Chosen) -> Exported:
         files["deepspeed.json"] = json.dumps(deepspeed_config(chosen), indent=2) + "\n"
     said = [
         "rows are read as chats (`messages`); LLaMA-Factory's data/README says what dataset_info.json has for others",
-        "the command is run where the files lie; written for llamafactory 0.9.5",
+        "the command is run where the files lie, and output_dir is seen from there; written for llamafactory 0.9.5",
         *said_of_rows(chosen, cuts=True),
         *memory_notes(chosen),
     ]
@@ -69,7 +69,6 @@ def config(chosen: Chosen) -> dict[str, Any]:
         "train_on_prompt": data.train_on == "all",
         "disable_shuffling": not data.shuffle,
         **sft_settings(chosen),
-        "output_dir": str(Path(chosen.job.output_dir).absolute()),
         "bf16": True,
         "pure_bf16": execution.precision == "bf16",
         "flash_attn": {"sdpa": "sdpa", "eager": "disabled"}.get(execution.attn_implementation, "fa2"),
