@@ -72,9 +72,7 @@ def _adapters(chosen: Chosen) -> dict[str, Any]:
 
 def _sharding(chosen: Chosen) -> dict[str, Any]:
     layout, execution = chosen.layout, chosen.execution
-    degrees = {"dp_shard_size": layout.dp_shard}
-    if layout.dp_replicate > 1:
-        degrees["dp_replicate_size"] = layout.dp_replicate
+    copies = {"dp_replicate_size": layout.dp_replicate} if layout.dp_replicate > 1 else {}
     fsdp = {
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "reshard_after_forward": layout.reshard_after_forward,
@@ -82,7 +80,7 @@ def _sharding(chosen: Chosen) -> dict[str, Any]:
         "activation_checkpointing": execution.gradient_checkpointing == "full",
         "state_dict_type": "FULL_STATE_DICT",
     }
-    return {**degrees, "fsdp_version": 2, "fsdp_config": fsdp}
+    return {"dp_shard_size": layout.dp_shard, **copies, "fsdp_version": 2, "fsdp_config": fsdp}
 
 
 def refusals(chosen: Chosen) -> Iterator[str]:

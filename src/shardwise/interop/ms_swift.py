@@ -29,9 +29,8 @@ def config(chosen: Chosen) -> dict[str, Any]:
         adapters |= {"modules_to_save": list(lora.modules_to_save)}
     zero = zero_of(chosen)
     in_float32 = execution.precision == "mixed" and lora is None and zero is None
-    sharding = (
-        {} if zero is None else {"deepspeed": f"zero{zero['stage']}" + "_offload" * ("offload_optimizer" in zero)}
-    )
+    offload = "_offload" * ("offload_optimizer" in (zero or {}))
+    sharding = {} if zero is None else {"deepspeed": f"zero{zero['stage']}{offload}"}
     return {
         "model": chosen.model,
         "use_hf": True,
