@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shardwise.data.read.messages import MARKS, SPEAKERS
 from tests.unit.interop.conftest import export, make
 from tests.unit.interop.test_launchers import TWO_NODES, yaml_of
 from tests.unit.interop.test_refusals import zero
@@ -134,6 +135,26 @@ def test_the_trl_script_says_the_job() -> None:
     replicated = export(make(job={"method": "lora"}, layout={"dp_replicate": 2}), "trl")
     assert keywords_of(replicated.files["sft.py"], "SFTConfig")["model_init_kwargs"]["dtype"] == "bfloat16"
     assert set(replicated.files) == {"sft.py"}
+
+
+def test_the_trl_script_reads_chats_with_tools_and_every_speaker_and_no_mark() -> None:
+    tree = ast.parse(export(make(), "trl").files["sft.py"])
+    kept: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.Assign | ast.FunctionDef)]
+    script: dict[str, Any] = {}
+    exec(compile(ast.Module(kept, []), "sft.py", "exec"), script)
+    assert script["MARKS"] == MARKS and script["ROLES"] == {k: v for k, v in SPEAKERS.items() if v != "call"}
+    call = {"role": "Assistant", "content": None, "tool_calls": [{"name": "f"}], "weight": 1}
+    read = script["as_chat"]({"messages": [call], "tools": "[]"}, has_template=True)
+    assert read == {"messages": [{"tool_calls": [{"name": "f"}], "role": "assistant", "content": None}], "tools": "[]"}
+    turns = [{"from": "Human", "value": "q"}, {"from": "GPT", "value": "a"}]
+    read = script["as_chat"]({"conversations": turns, "system": "s"}, has_template=True)
+    assert [(one["role"], one["content"]) for one in read["messages"]] == [
+        ("system", "s"),
+        ("user", "q"),
+        ("assistant", "a"),
+    ]
+    with pytest.raises(ValueError, match="TRL trains every answer, and this message is marked as one that is not"):
+        script["as_chat"]({"messages": [{**call, "train": False}]}, has_template=True)
 
 
 def test_the_trl_script_has_arguments_that_trl_knows() -> None:
