@@ -147,12 +147,8 @@ def test_the_trl_script_reads_chats_with_tools_and_every_speaker_and_no_mark() -
     read = script["as_chat"]({"messages": [call], "tools": "[]"}, has_template=True)
     assert read == {"messages": [{"tool_calls": [{"name": "f"}], "role": "assistant", "content": None}], "tools": "[]"}
     turns = [{"from": "Human", "value": "q"}, {"from": "GPT", "value": "a"}]
-    read = script["as_chat"]({"conversations": turns, "system": "s"}, has_template=True)
-    assert [(one["role"], one["content"]) for one in read["messages"]] == [
-        ("system", "s"),
-        ("user", "q"),
-        ("assistant", "a"),
-    ]
+    read = script["as_chat"]({"conversations": turns, "system": "s"}, has_template=True)["messages"]
+    assert [(one["role"], one["content"]) for one in read] == [("system", "s"), ("user", "q"), ("assistant", "a")]
     with pytest.raises(ValueError, match="TRL trains every answer, and this message is marked as one that is not"):
         script["as_chat"]({"messages": [{**call, "train": False}]}, has_template=True)
 
