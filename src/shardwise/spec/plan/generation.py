@@ -78,11 +78,19 @@ def cache_elements(model: ModelShape, length: int) -> int:
 
 def attending_blocks(model: ModelShape) -> int:
     """How many blocks keep keys and values: of a model with convolutions over the sequence, as
-    recurrences have, those that project keys."""
-    if not any("conv" in matrix.name for _, matrix in model.every_matrix):
+    recurrences have, those that project keys beside them; all where blocks share what they have."""
+    if model.shares_weights or not any("conv" in matrix.name for _, matrix in model.every_matrix):
         return model.num_layers
-    attend = (kind for kind in model.kinds if any(m.name.endswith(("k_proj", "qkv_proj")) for m in kind.matrices))
-    return sum(kind.num_layers for kind in attend)
+    blocks = 0
+    for kind in model.kinds:
+        parts = [matrix.name.rpartition(".") for matrix in kind.matrices]
+        recurrent = {module for module, _, name in parts if "conv" in name}
+        attends = (name in _OF_KEYS and module not in recurrent for module, _, name in parts)
+        blocks += kind.num_layers if any(attends) else 0
+    return blocks
+
+
+_OF_KEYS = ("k_proj", "qkv_proj", "kv_b_proj")
 
 
 def whole_heads(model: ModelShape) -> int | None:
@@ -95,4 +103,4 @@ def _head_elements(model: ModelShape) -> int:
 
 
 def _latent_width(model: ModelShape) -> int | None:
-    return next((m.rows for m in model.matrices if m.name.endswith("kv_a_proj_with_mqa")), None)
+    return next((m.rows for _, m in model.every_matrix if m.name.endswith("kv_a_proj_with_mqa")), None)
