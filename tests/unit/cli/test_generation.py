@@ -42,7 +42,10 @@ def test_weights_and_keys_and_values_are_those_that_transformers_holds(model_typ
 
 
 #: Hybrids: what transformers calls them, and what their configurations have beside `SIZES`.
-RECURRENT = {"qwen3_5_text": {"layer_types": ["linear_attention"] * 2 + ["full_attention"]}, "mamba2": {"num_heads": 2}}
+RECURRENT = {
+    "qwen3_5_text": {"layer_types": ["linear_attention"] * 2 + ["full_attention"]},
+    "mamba2": {"num_heads": 2, "n_groups": 1, "state_size": 8},
+}
 
 
 @pytest.mark.parametrize(("model_type", "more"), RECURRENT.items())
