@@ -102,6 +102,7 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: m\ntrain: {optimizer: sgd, adam_beta1: 0.5}", "adam_beta1 is set, which optimizer sgd does not have"),
         ("model: m\ntrain: {optimizer: adafactor, adam_beta2: 0.9}", "adam_beta2 is set, which optimizer adafactor"),
         ("model: m\ntrain: {eval_steps: 5}", "2: train: eval_steps is set but there is nothing to evaluate on"),
+        ("model: m\ndata: {path: p, num_rows: 9}\ntrain: {eval_steps: 5}", "3: train: eval_steps is set but there is"),
         ("model: m\nlayout: {dp_replicate: 2, zero_stage: 2}", "have no effect without dp_shard"),
         ("model: m\nlayout: {dp_shard: 2, schedule: gpipe}", "schedule gpipe has no effect without pp"),
         ("model: m\nlora: {target_modules: q_proj}\nmethod: lora", "job.yaml:2: lora.target_modules is 'q_proj'"),

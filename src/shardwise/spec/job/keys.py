@@ -315,7 +315,8 @@ class Job(Strict):
                 f"layout: {asked[0]} has no effect where weights are whole on every GPU; write dp_shard above 1 with "
                 "zero_stage 2 or 3, or remove it"
             )
-        if self.train.eval_steps and not (self.data.eval_path or self.data.eval_fraction or self.data.num_rows):
+        may = self.data.eval_path or self.data.eval_fraction or (not self.data.path and self.data.num_rows)
+        if self.train.eval_steps and not may:
             raise ValueError(
                 "train: eval_steps is set but there is nothing to evaluate on; add data.eval_fraction or data.eval_path"
             )
