@@ -184,6 +184,8 @@ def test_torchtitan_is_told_every_degree_in_keys_that_it_has(layout, set_to) -> 
     assert (found["global_batch_size"], found["seq_len"], found["steps"]) == (8, 1024, 100)
     assert found["model_spec"] == "model_registry('8B')"
     assert found["optimizer"].startswith("default_adamw(lr=2e-05, betas=(0.9, 0.999)")
+    made = export(make(layout=layout, hardware="4x H100-SXM", job={"train": {"weight_decay": 0.1}}), "torchtitan")
+    assert "torchtitan decays norms and biases too" in made.said
 
 
 def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard() -> None:
@@ -198,6 +200,8 @@ def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard() -> None:
     assert (settings["finetuning_type"], settings["lora_rank"], settings["lora_target"]) == ("lora", 8, "q_proj,v_proj")
     assert of_zero["zero_optimization"] == {**STAGE_3, "offload_optimizer": HOST}
     assert json.loads(made.files["dataset_info.json"])["rows"]["file_name"] == "rows.jsonl"
+    table = export(make(job={"data": {"path": "a/b.csv"}}), "llama-factory").files["dataset_info.json"]
+    assert json.loads(table)["rows"]["file_name"] == "a/b.csv"
     assert made.run_with("to here") == [f"cd 'to here' && {line}" for line in made.run]  # it names files beside it
     swift = yaml_of(export(make(layout=zero(1)), "ms-swift").files["ms_swift.yaml"])
     assert (swift["deepspeed"], swift["torch_dtype"], swift["max_steps"]) == ("zero1", "bfloat16", 100)
@@ -211,7 +215,7 @@ def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard() -> None:
     assert where.items() <= json.loads(theirs.files["dataset_info.json"])["rows"].items()
     assert "rows longer than max_length are cut there; the job says over_long: drop" in theirs.said
     chosen = make(
-        job={**lora, "lora": {"modules_to_save": ["norm"]}, "data": {"path": {"path": "o/n", "name": "main"}}}
+        job={**lora, "lora": {"modules_to_save": ["norm"]}, "data": {"path": {**rows["path"], "split": "train"}}}
     )
     swift = yaml_of(export(chosen, "ms-swift").files["ms_swift.yaml"])
     assert (swift["modules_to_save"], swift["dataset"]) == (["norm"], ["o/n:main"])

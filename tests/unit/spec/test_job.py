@@ -116,10 +116,7 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: m\n? [a, b]\n: c", "job.yaml:2: a key must be a plain word"),
         ("model: m\ndata: {path: [a, {path: b, wieght: 2}]}", "key 'data.path.1.wieght'; did you mean 'weight'?"),
         ("model: m\ndata: {path: [{weight: 2}]}", "the key 'data.path.0.path' is missing"),
-        (
-            "model: m\noutput_dir: ~no-one/a",
-            "2: output_dir: ~no-one/a begins with the home of ~no-one, who is not known",
-        ),
+        ("model: m\noutput_dir: ~no-one/a", "2: output_dir: ~no-one/a begins with the home of ~no-one, who is not"),
         ("model: ~no-one", "job.yaml:1: model: ~no-one begins with the home of ~no-one, who is not known here; write"),
         (f"{LORA}train: {{precision: fp8}}", "train.precision is 'fp8'; expected mixed, bf16, fp16 or fp32, or auto"),
         (f"{LORA}train: {{offload: autp}}", f"3: train.offload is 'autp'; expected {OFFLOADS}; did you mean 'auto'?"),
