@@ -47,16 +47,10 @@ def known_models() -> dict[str, KnownModel]:
 
 def _entry(name: str, row: dict[str, Any]) -> KnownModel:
     # TOML has no null, and an absent key would mean the family's default.
-    nulls: dict[str, Any] = dict.fromkeys(row.get("null_keys", ()))
-    return KnownModel(
-        name=name,
-        hub_id=row["id"],
-        config={**row["config"], **nulls},
-        num_parameters=row.get("num_parameters"),
-        nominal_billions=row.get("nominal_billions"),
-        frozen_parameters=row.get("frozen_parameters"),
-        source=f"https://huggingface.co/{row['id']}/blob/main/config.json",
-    )
+    config = {**row["config"], **dict.fromkeys(row.get("null_keys", ()))}
+    counts = {key: row.get(key) for key in ("num_parameters", "nominal_billions", "frozen_parameters")}
+    source = f"https://huggingface.co/{row['id']}/blob/main/config.json"
+    return KnownModel(name=name, hub_id=row["id"], config=config, source=source, **counts)
 
 
 def find_model(
@@ -94,13 +88,13 @@ def config_of(
 
 def _known_here(name: str) -> KnownModel | None:
     """The catalogue's entry that a name means, where no file or folder is called so."""
-    path = Path(name).expanduser()
+    path = Path(name)
     return None if path.is_dir() or path.is_file() else _known(name)
 
 
 def _stated(name: str, *, offline: bool, revision: str | None) -> tuple[dict[str, Any], str]:
     """What the config.json of a name holds, and where it stands."""
-    path = Path(name).expanduser()
+    path = Path(name)
     if path.is_dir():
         _refuse_adapter(path)
         return read_config_file(path / "config.json")
@@ -144,12 +138,8 @@ def hub_id(name: str) -> str:
 
 def _nearest(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), known_models(), n=3, cutoff=0.5)
-    if near:
-        return f"; nearest known: {', '.join(near)}"
-    return (
-        "; no known model has a name like it: name a folder, a hub id such as org/name, or one of those that "
-        "`shardwise plan --list models` shows"
-    )
+    others = "name a folder, a hub id such as org/name, or one of those that `shardwise plan --list models` shows"
+    return f"; nearest known: {', '.join(near)}" if near else f"; no known model has a name like it: {others}"
 
 
 def _from_hub(name: str, *, offline: bool) -> tuple[dict[str, Any], str]:

@@ -11,7 +11,7 @@ from stat import S_ISREG
 from typing import Any, cast
 
 from shardwise.catalog.hub import repository_folder, tokenizer_files
-from shardwise.catalog.models import known_models
+from shardwise.catalog.models import hub_id
 from shardwise.spec.data_facts import DataFacts, PartFacts, RowLengths
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import cache_root, read_json, write_json
@@ -90,7 +90,7 @@ def _later(job: Job) -> dict[str, Any]:
 
 def _file(job: Job, *, sampled: bool = False) -> Path:
     """Named by everything that decides what a row's tokens are."""
-    paths = [Path(source.path).expanduser() for source in (*job.data.path, *job.data.eval_path)]
+    paths = [Path(source.path) for source in (*job.data.path, *job.data.eval_path)]
     files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     template = [Path(job.data.chat_template)] if job.data.chat_template else []
     keys = {key: value for key, value in job.data.model_dump(mode="json").items() if key not in (*_LATER, *_NO_PART)}
@@ -114,9 +114,8 @@ def _states(files: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 def _tokenizer(model: str) -> list[Path]:
     """Its files; of a model on the hub the one that says which revision is here."""
-    local = Path(model).expanduser()
+    local = Path(model)
     folder = local.parent if local.is_file() else local
     if folder.is_dir():
         return [*tokenizer_files(folder), folder / "config.json"]
-    known = known_models().get(model)
-    return [repository_folder(known.hub_id if known else model) / "refs" / "main"]
+    return [repository_folder(hub_id(model)) / "refs" / "main"]

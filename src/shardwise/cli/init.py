@@ -60,6 +60,8 @@ def init(
     except OSError as error:
         raise InputError(f"{job} cannot be written: {error.strerror}; name another file") from None
     typer.echo(f"wrote {job}; next: shardwise plan {job}")
+    for path in (one.path for one in made.data.path if Path(one.path).suffix and not Path(one.path).exists()):
+        typer.echo(f"note: {path} is not here yet; put your rows there, or name others as data.path in {job}")
 
 
 def _ask(key: str, given: str | None, *, yes: bool) -> str:

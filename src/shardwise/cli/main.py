@@ -4,9 +4,11 @@ import functools
 import gc
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -38,7 +40,9 @@ def main(arguments: list[str] | None = None) -> None:
         # A terminal that cannot show a letter shows a question mark.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    build_app()(args=arguments)
+    said = sys.argv[1:] if arguments is None else arguments
+    # Shells leave the `~` of `--output=~/plan.json` as it is.
+    build_app()(args=[re.sub(r"^(--[a-z-]+=)~(?=/)", lambda found: f"{found[1]}{Path.home()}", one) for one in said])
 
 
 def build_app() -> typer.Typer:

@@ -162,6 +162,8 @@ def _print_generation(found: Generation, console: Console) -> None:
     if found.whole_heads_bytes is not None:
         whole = f"{format_bytes(found.whole_heads_bytes)} in programs that keep whole heads"
         lines.append(f"{'':19}of latents, as transformers, vLLM and SGLang keep them; {whole}")
+    if found.blocks_without:
+        lines.append(f"{'':19}{found.blocks_without} blocks keep a state of one size instead, which is not counted")
     for line in lines:
         console.print(line, soft_wrap=True)
     console.print()

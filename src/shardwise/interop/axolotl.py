@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import OPTIMIZERS, memory_notes, source_refusals
+from shardwise.interop.limits import OPTIMIZERS, memory_notes, said_of_rows, source_refusals
 
 
 def to_axolotl(chosen: Chosen) -> Exported:
@@ -13,6 +13,7 @@ def to_axolotl(chosen: Chosen) -> Exported:
     said = [
         "rows are read as chats (`messages`); for other kinds write the `type` that Axolotl has for them",
         "written for axolotl 0.19.0, whose schema passes over keys that it does not know",
+        *said_of_rows(chosen, cuts=False),
         *memory_notes(chosen),
     ]
     run = chosen.torchrun_lines("-m axolotl.cli.train axolotl.yaml")
@@ -24,6 +25,7 @@ def config(chosen: Chosen) -> dict[str, Any]:
     train, execution, data = chosen.job.train, chosen.execution, chosen.job.data
     sharded, source = execution.gathers_weights, data.path[0]
     rows = {"path": source.path, "ds_type": "json"} if source.path.endswith(".jsonl") else {"path": source.path}
+    rows |= {"name": source.name} if source.name else {}
     kind, warmup = train.lr_scheduler_type, {"warmup_steps": train.warmup_steps}
     if train.warmup_ratio:
         warmup = {"warmup_ratio": train.warmup_ratio}
@@ -32,7 +34,9 @@ def config(chosen: Chosen) -> dict[str, Any]:
         "datasets": [{**rows, "split": source.split or "train", "type": "chat_template"}],
         "output_dir": chosen.job.output_dir,
         "sequence_len": data.max_length,
+        "excess_length_strategy": "raise" if data.over_long == "error" else data.over_long,
         "sample_packing": False,
+        "curriculum_sampling": not data.shuffle,  # the rows as they stand
         "train_on_inputs": data.train_on == "all",
         "micro_batch_size": execution.micro_batch_size,
         "gradient_accumulation_steps": execution.gradient_accumulation_steps,
@@ -61,15 +65,14 @@ def _adapters(chosen: Chosen) -> dict[str, Any]:
         return {}
     linear = lora.target_modules == "all-linear"
     targets = {"lora_target_linear": True} if linear else {"lora_target_modules": list(lora.target_modules)}
-    words = {"adapter": "lora", "lora_r": lora.r, "lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout}
+    words = {"adapter": "lora", "lora_r": lora.r, "lora_alpha": int(lora.lora_alpha), "lora_dropout": lora.lora_dropout}
+    words |= {"lora_modules_to_save": list(lora.modules_to_save)} if lora.modules_to_save else {}
     return {**words, **targets, "peft_use_dora": lora.use_dora, "peft_use_rslora": lora.use_rslora}
 
 
 def _sharding(chosen: Chosen) -> dict[str, Any]:
     layout, execution = chosen.layout, chosen.execution
-    degrees = {"dp_shard_size": layout.dp_shard}
-    if layout.dp_replicate > 1:
-        degrees["dp_replicate_size"] = layout.dp_replicate
+    copies = {"dp_replicate_size": layout.dp_replicate} if layout.dp_replicate > 1 else {}
     fsdp = {
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "reshard_after_forward": layout.reshard_after_forward,
@@ -77,7 +80,7 @@ def _sharding(chosen: Chosen) -> dict[str, Any]:
         "activation_checkpointing": execution.gradient_checkpointing == "full",
         "state_dict_type": "FULL_STATE_DICT",
     }
-    return {**degrees, "fsdp_version": 2, "fsdp_config": fsdp}
+    return {"dp_shard_size": layout.dp_shard, **copies, "fsdp_version": 2, "fsdp_config": fsdp}
 
 
 def refusals(chosen: Chosen) -> Iterator[str]:

@@ -29,14 +29,18 @@ CORES, GIB_OF_HOST = 4, 16
 @dataclass(frozen=True, kw_only=True)
 class Exported:
     """What a target makes of a plan. `files`: name -> text, the first served by the others; `said`:
-    sentences on what differs from the plan or is left to the user; `run`: next commands."""
+    sentences on what differs from the plan or is left to the user; `run`: next commands, with
+    `is_run_inside` where the files lie."""
 
     files: dict[str, str]
     said: list[str] = field(default_factory=list[str])
     run: list[str]
+    is_run_inside: bool = False
 
     def run_with(self, folder: str | Path) -> list[str]:
         """The commands, with the files where they lie: in a folder, named as from here."""
+        if self.is_run_inside:
+            return [f"cd {shlex.quote(str(folder))} && {line}" for line in self.run]
         places = {name: shlex.quote(str(Path(folder) / name)) for name in self.files}
         words = re.compile(rf"(?<!\S)({'|'.join(map(re.escape, places))})(?=[\s;]|$)")
         return [words.sub(lambda word: places[word[1]], line) for line in self.run]
@@ -121,7 +125,7 @@ class Chosen:
     @property
     def model(self) -> str:
         """A folder or a hub id; names of the catalogue are for planning."""
-        return self.job.model if Path(self.job.model).expanduser().exists() else hub_id(self.job.model)
+        return self.job.model if Path(self.job.model).exists() else hub_id(self.job.model)
 
     @property
     def name(self) -> str:

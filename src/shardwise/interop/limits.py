@@ -142,11 +142,32 @@ def source_refusals(chosen: Chosen, target: str) -> Iterator[str]:
         yield f"data.path is exported to {target} where it is one source of weight 1; name one"
     if data.packing:
         yield f"data.packing is not exported to {target}, which packs otherwise; leave it out"
+    if data.train_on == "completion":
+        yield f"data.train_on: completion is not exported to {target}, which trains every answer of a chat; write auto"
+    for key in ("columns", "chat_template") if target != "trl" else ():
+        if getattr(data, key):
+            yield f"data.{key} is not exported to {target}; write rows and tokenizer so that none is needed"
+    if job.adapters is not None and job.adapters.lora_alpha % 1 and target in ("axolotl", "llama-factory"):
+        yield f"lora.lora_alpha {job.adapters.lora_alpha} is not exported to {target}, where it is a whole number"
     if job.train.disable_dropout and job.objective == "sft":
         yield f"train.disable_dropout is not exported to {target}, which has no word for it; leave it out"
     if job.adapters is not None and chosen.execution.precision == "bf16":
         yield f"train.precision bf16 is not exported to {target} for adapters, which PEFT keeps in float32; write mixed"
 
+
+def said_of_rows(chosen: Chosen, *, cuts: bool) -> Iterator[str]:
+    """What differs in the rows that are read. `cuts`: the trainer cuts long rows in any case."""
+    data = chosen.job.data
+    if data.shuffle:
+        yield "rows come in an order of transformers' own; with data.shuffle: false both take them as they stand"
+    if cuts and data.over_long != "truncate":
+        yield f"rows longer than max_length are cut there; the job says over_long: {data.over_long}"
+    if data.eval_path or data.eval_fraction or chosen.job.train.eval_steps:
+        yield "nothing is evaluated there; its rows are all of data.path"
+
+
+#: Endings of files that hold the same rows for `datasets` as for Shardwise -> its loader of them.
+LOADERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_foreach": "adamw_torch", "sgd": "sgd"}
 
@@ -160,6 +181,8 @@ def sft_settings(chosen: Chosen) -> dict[str, Any]:
         **length,
         "optim": OPTIMIZERS[chosen.execution.optimizer],
         **({"save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}),
+        "save_total_limit": train.save_total_limit,
+        "full_determinism": train.full_determinism,
     }
 
 

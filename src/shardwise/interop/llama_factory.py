@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import memory_notes, sft_settings, source_refusals, zero_of
+from shardwise.interop.limits import LOADERS, memory_notes, said_of_rows, sft_settings, source_refusals, zero_of
 
 
 def to_llama_factory(chosen: Chosen) -> Exported:
     """llama_factory.yaml, dataset_info.json, and deepspeed.json where states are sharded."""
     source = chosen.job.data.path[0]
-    where = {"hf_hub_url": source.path} if not source.path.endswith((".jsonl", ".json")) else {"file_name": source.path}
+    where = {"file_name": _from_anywhere(source.path)}
+    if Path(source.path).suffix.lower() not in LOADERS and not Path(source.path).exists():
+        where = {"hf_hub_url": source.path, "split": source.split, **({"subset": source.name} if source.name else {})}
     chat = {"formatting": "sharegpt", "columns": {"messages": "messages"}}
     tags = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
     table = {"rows": {**where, **chat, "tags": {**tags, "system_tag": "system"}}}
@@ -23,10 +26,16 @@ def to_llama_factory(chosen: Chosen) -> Exported:
         files["deepspeed.json"] = json.dumps(deepspeed_config(chosen), indent=2) + "\n"
     said = [
         "rows are read as chats (`messages`); LLaMA-Factory's data/README says what dataset_info.json has for others",
-        "the command is run where the files lie; written for llamafactory 0.9.5",
+        "the command is run where the files lie, and output_dir is seen from there; written for llamafactory 0.9.5",
+        *said_of_rows(chosen, cuts=True),
         *memory_notes(chosen),
     ]
-    return Exported(files=files, said=said, run=launched(chosen, "llamafactory-cli train llama_factory.yaml"))
+    run = launched(chosen, "llamafactory-cli train llama_factory.yaml")
+    return Exported(files=files, said=said, run=run, is_run_inside=True)
+
+
+def _from_anywhere(path: str) -> str:
+    return str(Path(path).absolute()) if Path(path).exists() else path
 
 
 def launched(chosen: Chosen, command: str) -> list[str]:
@@ -47,8 +56,9 @@ def config(chosen: Chosen) -> dict[str, Any]:
         targets = "all" if lora.target_modules == "all-linear" else ",".join(lora.target_modules)
         adapters = {"lora_rank": lora.r, "lora_alpha": int(lora.lora_alpha), "lora_dropout": lora.lora_dropout}
         adapters |= {"lora_target": targets, "use_rslora": lora.use_rslora, "use_dora": lora.use_dora}
+        adapters |= {"additional_target": ",".join(lora.modules_to_save)} if lora.modules_to_save else {}
     return {
-        "model_name_or_path": chosen.model,
+        "model_name_or_path": _from_anywhere(chosen.model),
         "stage": "sft",
         "do_train": True,
         "finetuning_type": chosen.job.method,

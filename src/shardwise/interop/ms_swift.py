@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwise.interop import llama_factory
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import memory_notes, sft_settings, source_refusals, zero_of
+from shardwise.interop.limits import memory_notes, said_of_rows, sft_settings, source_refusals, zero_of
 
 
 def to_ms_swift(chosen: Chosen) -> Exported:
@@ -13,8 +13,9 @@ def to_ms_swift(chosen: Chosen) -> Exported:
     text = as_yaml(config(chosen), comment=[chosen.written])
     said = ["ms-swift reads models and rows of its own hub unless use_hf is true, which it is here"]
     said += ["written for ms-swift 4.6.0, with DeepSpeed installed beside it where weights are sharded"]
+    said += [*said_of_rows(chosen, cuts=False), *memory_notes(chosen)]
     run = [line.removeprefix("FORCE_TORCHRUN=1 ") for line in llama_factory.launched(chosen, "swift sft ms_swift.yaml")]
-    return Exported(files={"ms_swift.yaml": text}, said=[*said, *memory_notes(chosen)], run=run)
+    return Exported(files={"ms_swift.yaml": text}, said=said, run=run)
 
 
 def config(chosen: Chosen) -> dict[str, Any]:
@@ -25,17 +26,17 @@ def config(chosen: Chosen) -> dict[str, Any]:
         targets = ["all-linear"] if lora.target_modules == "all-linear" else list(lora.target_modules)
         adapters = {"lora_rank": lora.r, "lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout}
         adapters |= {"target_modules": targets, "use_rslora": lora.use_rslora, "use_dora": lora.use_dora}
+        adapters |= {"modules_to_save": list(lora.modules_to_save)}
     zero = zero_of(chosen)
     in_float32 = execution.precision == "mixed" and lora is None and zero is None
-    sharding = (
-        {} if zero is None else {"deepspeed": f"zero{zero['stage']}" + "_offload" * ("offload_optimizer" in zero)}
-    )
+    offload = "_offload" * ("offload_optimizer" in (zero or {}))
+    sharding = {} if zero is None else {"deepspeed": f"zero{zero['stage']}{offload}"}
     return {
         "model": chosen.model,
         "use_hf": True,
         "tuner_type": chosen.job.method,
         **adapters,
-        "dataset": [data.path[0].path],
+        "dataset": [":".join(filter(None, (data.path[0].path, data.path[0].name)))],
         "max_length": data.max_length,
         "truncation_strategy": "right" if data.over_long == "truncate" else "delete",
         "loss_scale": "all" if data.train_on == "all" else "default",
@@ -53,6 +54,8 @@ def config(chosen: Chosen) -> dict[str, Any]:
 def refusals(chosen: Chosen) -> Iterator[str]:
     """What else the trainer would do otherwise."""
     yield from source_refusals(chosen, "ms-swift")
+    if any(source.split != "train" for source in chosen.job.data.path):
+        yield "data.path with a split is not exported to ms-swift, whose files name none; name a file"
     if chosen.execution.precision == "bf16" and zero_of(chosen) is not None:
         yield "ms-swift keeps float32 masters under DeepSpeed; plan again with --set train.precision=mixed"
     if chosen.layout.strategy == "zero1" and chosen.execution.offload != "none":

@@ -45,6 +45,7 @@ def to_torchtitan(chosen: Chosen) -> Exported:
         "written for torchtitan 0.3.0; its main branch counts batches in tokens, by other names",
         "torchtitan fills micro-batches with packed rows, and its first step has a rate above zero: losses are alike, "
         "and not the same",
+        *["torchtitan decays norms and biases too"] * bool(chosen.job.train.weight_decay),
     ]
     return Exported(files={"shardwise_titan.py": text}, said=said, run=run)
 

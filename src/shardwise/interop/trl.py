@@ -6,11 +6,8 @@ from typing import Any
 
 from shardwise.interop.accelerate import config, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml, script
-from shardwise.interop.limits import lora_config, memory_notes, sft_settings, source_refusals
+from shardwise.interop.limits import LOADERS, lora_config, memory_notes, said_of_rows, sft_settings, source_refusals
 from shardwise.spec.job.preference import PreferenceSpec
-
-#: Endings of files that hold the same rows for `datasets` as for Shardwise -> its loader of them.
-LOADERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 def to_trl(chosen: Chosen) -> Exported:
@@ -47,7 +44,7 @@ def _script(chosen: Chosen) -> str:
 
 def _settings(chosen: Chosen) -> dict[str, Any]:
     """Arguments of SFTConfig and DPOConfig, without those that depend on the rows."""
-    train, execution, data = chosen.job.train, chosen.execution, chosen.job.data
+    execution, data = chosen.execution, chosen.job.data
     whole = not execution.gathers_weights
     frozen_in_bf16 = bool(chosen.job.adapters) and execution.precision == "mixed" and whole
     stored = "bfloat16" if execution.precision == "bf16" or frozen_in_bf16 else "float32"
@@ -62,8 +59,6 @@ def _settings(chosen: Chosen) -> dict[str, Any]:
         "gradient_checkpointing": whole and execution.gradient_checkpointing == "full",  # else accelerate.yaml has it
         "ddp_find_unused_parameters": False,
         "use_cpu": chosen.on_cpu,
-        "full_determinism": train.full_determinism,
-        "save_total_limit": train.save_total_limit,
     }
 
 
@@ -74,8 +69,6 @@ def refusals(chosen: Chosen) -> Iterator[str]:
     place = Path(job.data.path[0].path if job.data.path else "rows.jsonl")
     if place.is_dir() or place.suffix.lower() in (".txt", ".gz", ".xlsx", ".tsv"):
         yield f"data.path names {place}, which is not exported to trl; name a file ({', '.join(LOADERS)}) or a hub id"
-    if job.data.train_on == "completion":
-        yield "data.train_on: completion is not exported to trl, which trains every answer of a chat; write auto or all"
     if job.train.momentum:
         yield "train.momentum is not exported to trl, whose sgd has none; leave it out"
     if job.objective == "dpo":
@@ -110,12 +103,6 @@ def _dpo_settings(chosen: Chosen) -> dict[str, Any]:
 
 
 def _said(chosen: Chosen) -> Iterator[str]:
-    data, train = chosen.job.data, chosen.job.train
-    if data.shuffle:
-        yield "rows come in an order of transformers' own; with data.shuffle: false both take them as they stand"
-    if data.over_long != "truncate":
-        yield f"rows longer than max_length are cut there; the job says over_long: {data.over_long}"
-    if data.eval_path or data.eval_fraction or train.eval_steps:
-        yield "the script evaluates nothing; its rows are all of data.path"
+    yield from said_of_rows(chosen, cuts=True)
     if chosen.execution.compile and not chosen.execution.gathers_weights:
         yield "the plan compiles each block, and the script none: steps take longer than forecast"

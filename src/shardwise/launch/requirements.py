@@ -202,8 +202,8 @@ def _missing_files(request: Request) -> Iterator[Problem]:
     data = request.job.data
     for key, sources in (("path", data.path), ("eval_path", data.eval_path)):
         for index, path in enumerate(source.path for source in sources):
-            is_file = path.startswith(("/", ".", "~")) or path.lower().endswith(_FILE_ENDINGS)
-            if is_file and not Path(path).expanduser().exists():
+            is_file = path.startswith(("/", ".")) or path.lower().endswith(_FILE_ENDINGS)
+            if is_file and not Path(path).exists():
                 message = f"data.{key} names {path}, which does not exist"
                 yield Problem(where=request.where("data", key, index), message=message)
     if data.chat_template is not None and not Path(data.chat_template).is_file():

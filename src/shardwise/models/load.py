@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise.catalog.models import known_models
+from shardwise.catalog.models import hub_id
 from shardwise.catalog.rope_scaling import rotation
 from shardwise.catalog.stated import published_as
 from shardwise.errors import ModelError, UnsupportedError, said
@@ -40,16 +40,14 @@ Materialise = Callable[..., None]
 
 def find_model_folder(name: str, *, revision: str | None = None) -> Path:
     """A model's folder, local or the hub's, downloaded once. Raises ModelError: there is none."""
-    local = Path(name).expanduser()
+    local = Path(name)
     if local.exists():
         return local.parent if local.is_file() else local
-    known = known_models().get(name)
-    name = known.hub_id if known else name
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        return Path(snapshot_download(hub_id(name), revision=revision, allow_patterns=patterns))
     except Exception as error:  # noqa: BLE001 - the hub's library lets errors of whatever it asks with through
         raise ModelError.at(name, f"is neither a folder nor a model the hub gives: {said(error)}") from None
 

@@ -8,7 +8,7 @@ from shardwise.plan.work import DtypeBytes, take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.generation import USABLE, Generation, Needs, cache_elements, head_elements, latent_width
+from shardwise.spec.plan.generation import USABLE, Generation, Needs, attending_blocks, cache_elements, whole_heads
 
 #: Lengths and numbers of sequences that are shown beside those asked for.
 LENGTHS, SEQUENCES = (1024, 4096, 16384, 65536), (1, 4, 16, 64)
@@ -47,7 +47,6 @@ def plan_generation(
 
     positions = model.max_position_embeddings
     lengths = sorted({length, *(one for one in (*LENGTHS, positions) if one and one <= (positions or inf))})
-    whole_heads = model.num_layers * head_elements(model) * element
     counts = sorted({sequences, *SEQUENCES})
     return Generation(
         model=job.model,
@@ -59,7 +58,8 @@ def plan_generation(
         hardware=None if found is None else found.name,
         capacity_bytes=room,
         usd_per_hour=None if found is None or _price(found)[0] == inf else _price(found)[0],
-        whole_heads_bytes=None if latent_width(model) is None else whole_heads,
+        whole_heads_bytes=(whole_heads(model) or 0) * element or None,
+        blocks_without=model.num_layers - attending_blocks(model),
     )
 
 

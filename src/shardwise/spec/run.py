@@ -255,7 +255,7 @@ def revision_of(run: RunDirectory, model: str) -> str | None:
 
 def hub_revision(model: str, *, folder: Path) -> str | None:
     """The revision that a folder of the hub's cache holds; None for another folder."""
-    if folder.parent.name != "snapshots" or Path(model).expanduser().exists():
+    if folder.parent.name != "snapshots" or Path(model).exists():
         return None
     return folder.name
 

@@ -101,7 +101,7 @@ class Chat:
         found = self._tokenizer(text, add_special_tokens=not templated, return_tensors="pt")
         length = found["input_ids"].shape[1]
         new = min(self._most, self._positions - length)
-        fits = max(0, int(USABLE * self.free - self.weights) // self.token)
+        fits = max(0, int(USABLE * self.free - self.weights) // max(self.token, 1))
         if new < 1:
             reads = f"the conversation has {length:,} tokens, and the model reads {self._positions:,}"
             raise DoesNotFitError(f"{reads}; write a shorter prompt, or begin a new conversation")

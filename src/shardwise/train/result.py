@@ -38,11 +38,13 @@ def find_base(run: RunDirectory, named: str | None = None) -> Path:
     """The folder of the model that a run began with: `named`, a folder or hub id; else as its job
     or adapter calls it, seen from the folders around the run and the working directory. Raises
     ModelError: it is not there, or a file of it is another than at training."""
+    if named is not None and named.startswith("~/"):
+        named = str(Path(named).expanduser())
     manifest, adapter = (read_json(run.final / name) or {} for name in (MANIFEST, ADAPTER_CONFIG))
     recorded, asked = manifest.get("source", {}), named or read_job(run.resolved).model
     said = adapter.get(BASE_KEYS[0]) or asked
     seen = [*([] if named else run.root.resolve().parents), Path()]
-    places = [above / Path(name).expanduser() for name in ([named] if named else [asked, said]) for above in seen]
+    places = [above / name for name in ([named] if named else [asked, said]) for above in seen]
     # What was trained on has known files: the first folder that has them, whoever else is called
     # so.
     folders = [place.parent if place.is_file() else place for place in dict.fromkeys(places)]

@@ -50,13 +50,14 @@ def test_a_wrong_command_line_is_bad_input(shardwise, arguments: list[str]) -> N
     assert said and "Traceback" not in said
 
 
-def test_a_plan_for_a_job_file_and_for_flags_is_the_same_and_written_where_asked(shardwise, job, tmp_path) -> None:
+def test_a_plan_for_a_job_file_and_for_flags_is_the_same_and_written_as_asked(shardwise, job, tmp_path, monkeypatch):
     flags = ["--hardware", "2x RTX-6000-Ada", "--max-length", "256", "--global-batch-size", "4"]
     plan = shardwise.json("plan", job, "--max-length", "256", "--set", "train.global_batch_size=4")
     assert plan == shardwise.json("plan", "--model", "tinyllama-1.1b", *flags)
     assert plan["version"] == 1
     assert (plan["job"]["data"]["max_length"], plan["job"]["train"]["global_batch_size"]) == (256, 4)
-    assert shardwise("plan", job, "--output", tmp_path / "plan.json").code == 0
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert shardwise("plan", job, "--output=~/plan.json").code == 0  # a `~` that shells leave
     assert json.loads((tmp_path / "plan.json").read_text())["chosen"] is not None
     assert "cannot be written" in shardwise.refused("plan", job, "--output", job / "plan.json")
 

@@ -218,7 +218,7 @@ def test_marks_and_keys_that_nothing_reads_are_honoured_or_said(tmp_path, chat_m
         found[name] = prepared(tmp_path / name, model=chat_model, data={"path": str(path)})["train"]
     assert found["marked"]["num_tokens"] == found["unmarked"]["num_tokens"]
     assert found["marked"]["num_trained_tokens"] * 4 == found["unmarked"]["num_trained_tokens"] * 3
-    assert capsys.readouterr().err.count("  keys of messages not used: id, timestamp\n") == 1
+    assert capsys.readouterr().err.count("  keys of messages that are not read: id, timestamp\n") == 1
     rows = [{"messages": unmarked}, {"messages": marked}, {"messages": [USER, {**ANSWER, "training": 0}]}]
     path = write_jsonl(tmp_path / "all.jsonl", rows)
     error = refused(tmp_path / "all", model=chat_model, data={"path": str(path), "train_on": "all"})

@@ -31,7 +31,7 @@ def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(tmp_pa
     path = write_jsonl(tmp_path / "chats.jsonl", [{**row, "id": 3} for row in QUESTIONS])
     data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
     said = capsys.readouterr().err
-    assert f"{path}: 50 rows, question/answer\n" in said and "columns not used: id" in said
+    assert f"{path}: 50 rows, question/answer\n" in said and "columns that are not read: id" in said
     assert "train: 50 sequences of at most" in said
     assert read_json(tmp_path / "run" / "data.json") == data_json
     train = data_json["train"]
@@ -75,6 +75,8 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path, plain_model) -> None
     assert data.where(0) == f"{tmp_path}/a/rows.jsonl:1"
     assert data.where(101) == f"{tmp_path}/rows.csv:3"
     assert data.where(150 + 21) == f"{tmp_path}/rows.parquet:22"
+    with pytest.raises(DataError, match=r"columns: question is to be read from qq; the rows have question, answer$"):
+        prepared(tmp_path / "typo", model=plain_model, data={"path": paths[:2], "columns": {"question": "qq"}})
 
 
 def test_a_text_file_holds_a_document_a_line_and_an_empty_one_is_passed_over(tmp_path, plain_model, capsys) -> None:
@@ -90,7 +92,7 @@ def test_a_text_file_holds_a_document_a_line_and_an_empty_one_is_passed_over(tmp
     (tmp_path / "books" / "two.txt").touch()
     prepared(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "books")})
     said = capsys.readouterr().err
-    assert "1 rows, text" in said and "other files not read: 1" in said
+    assert "1 rows, text" in said and "other files, which are not read: 1" in said
 
 
 def test_rows_to_evaluate_on_are_a_share_or_from_files_of_their_own(tmp_path, plain_model) -> None:

@@ -103,7 +103,7 @@ def test_training_and_evaluation_read_two_splits_of_one_folder(tmp_path, plain_m
     said = capsys.readouterr().err
     offer = f"To evaluate on one: eval_path: {{path: {folder}, split: validation}}"
     assert f"  split train, by the names of files; not read: validation. {offer}\n" in said
-    assert "  other files not read: 1\n" in said
+    assert "  other files, which are not read: 1\n" in said
 
 
 def test_a_clone_of_a_hub_data_set_is_read_without_metadata_and_one_of_several_by_its_folder(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_folder_that_datasets_saved_to_disk_is_read(tmp_path, plain_model, cap
     assert done.stdout.startswith("cache-"), "what datasets keeps beside the rows is no rows"
     data_json = prepared(tmp_path / "a", model=plain_model, data={"path": str(one)})
     assert data_json["train"]["num_rows"] == 2500
-    assert "columns not used: id" in capsys.readouterr().err
+    assert "columns that are not read: id" in capsys.readouterr().err
     data_json = prepared(tmp_path / "b", model=plain_model, data={"path": str(several)})
     assert data_json["train"]["num_rows"] == 7
     assert "split train, by the names of files; not read: test" in capsys.readouterr().err

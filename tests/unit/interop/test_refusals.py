@@ -79,6 +79,16 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
             ({"train": {**SGD, "momentum": 0.9}}, "train.momentum is not exported to trl, whose sgd has none"),
         )
     ),
+    *(
+        ("axolotl", {"job": {"method": "lora", **job}}, said)
+        for job, said in (
+            ({"data": {"columns": {"messages": "m"}}}, "data.columns is not exported to axolotl; write rows and token"),
+            ({"data": {"chat_template": "t"}}, "data.chat_template is not exported to axolotl; write rows and"),
+            ({"lora": {"lora_alpha": 0.5}}, "lora.lora_alpha 0.5 is not exported to axolotl, where it is a whole numb"),
+            ({"data": {"train_on": "completion"}}, "data.train_on: completion is not exported to axolotl, which"),
+        )
+    ),
+    ("ms-swift", {"job": {"data": {"path": {"path": "a/b", "split": "dev"}}}}, "data.path with a split is not exp"),
     ("trl", {"job": {"rope_scaling": {"type": "linear", "factor": 2.0}}}, "rope_scaling is not exported to trl"),
     ("torchtitan", {"job": {"model": "tinyllama-1.1b"}}, "torchtitan has no configuration of TinyLlama/"),
     ("torchtitan", {"job": {"train": {"max_steps": None}}}, "counts steps and no epochs; write train.max_steps"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shardwise.data.read.messages import MARKS, SPEAKERS
 from tests.unit.interop.conftest import export, make
 from tests.unit.interop.test_launchers import TWO_NODES, yaml_of
 from tests.unit.interop.test_refusals import zero
@@ -59,7 +60,7 @@ def test_what_other_trainers_do_otherwise_is_said() -> None:
     said = "\n".join(export(make(job={"data": {"eval_fraction": 0.1}}, compile=True), "trl").said)
     assert "rows come in an order of transformers' own; with data.shuffle: false" in said
     assert "rows longer than max_length are cut there; the job says over_long: error" in said
-    assert "the script evaluates nothing" in said
+    assert "nothing is evaluated there; its rows are all of data.path" in said
     recomputing = make(layout={"dp_replicate": 2}, gradient_checkpointing="full")
     for to in ("accelerate", "deepspeed"):
         assert "the script calls gradient_checkpointing_enable()" in "\n".join(export(recomputing, to).said)
@@ -136,6 +137,22 @@ def test_the_trl_script_says_the_job() -> None:
     assert set(replicated.files) == {"sft.py"}
 
 
+def test_the_trl_script_reads_chats_with_tools_and_every_speaker_and_no_mark() -> None:
+    tree = ast.parse(export(make(), "trl").files["sft.py"])
+    kept: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.Assign | ast.FunctionDef)]
+    script: dict[str, Any] = {}
+    exec(compile(ast.Module(kept, []), "sft.py", "exec"), script)
+    assert script["MARKS"] == MARKS and script["ROLES"] == {k: v for k, v in SPEAKERS.items() if v != "call"}
+    call = {"role": "Assistant", "content": None, "tool_calls": [{"name": "f"}], "weight": 1}
+    read = script["as_chat"]({"messages": [call], "tools": "[]"}, has_template=True)
+    assert read == {"messages": [{"tool_calls": [{"name": "f"}], "role": "assistant", "content": None}], "tools": "[]"}
+    turns = [{"from": "Human", "value": "q"}, {"from": "GPT", "value": "a"}]
+    read = script["as_chat"]({"conversations": turns, "system": "s"}, has_template=True)["messages"]
+    assert [(one["role"], one["content"]) for one in read] == [("system", "s"), ("user", "q"), ("assistant", "a")]
+    with pytest.raises(ValueError, match="TRL trains every answer, and this message is marked as one that is not"):
+        script["as_chat"]({"messages": [{**call, "train": False}]}, has_template=True)
+
+
 def test_the_trl_script_has_arguments_that_trl_knows() -> None:
     if importlib.util.find_spec("trl") is None:
         pytest.skip("trl is not installed: pip install '.[peers]'")
@@ -167,6 +184,8 @@ def test_torchtitan_is_told_every_degree_in_keys_that_it_has(layout, set_to) -> 
     assert (found["global_batch_size"], found["seq_len"], found["steps"]) == (8, 1024, 100)
     assert found["model_spec"] == "model_registry('8B')"
     assert found["optimizer"].startswith("default_adamw(lr=2e-05, betas=(0.9, 0.999)")
+    made = export(make(layout=layout, hardware="4x H100-SXM", job={"train": {"weight_decay": 0.1}}), "torchtitan")
+    assert "torchtitan decays norms and biases too" in made.said
 
 
 def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard() -> None:
@@ -181,8 +200,25 @@ def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard() -> None:
     assert (settings["finetuning_type"], settings["lora_rank"], settings["lora_target"]) == ("lora", 8, "q_proj,v_proj")
     assert of_zero["zero_optimization"] == {**STAGE_3, "offload_optimizer": HOST}
     assert json.loads(made.files["dataset_info.json"])["rows"]["file_name"] == "rows.jsonl"
+    table = export(make(job={"data": {"path": "a/b.csv"}}), "llama-factory").files["dataset_info.json"]
+    assert json.loads(table)["rows"]["file_name"] == "a/b.csv"
+    assert made.run_with("to here") == [f"cd 'to here' && {line}" for line in made.run]  # it names files beside it
     swift = yaml_of(export(make(layout=zero(1)), "ms-swift").files["ms_swift.yaml"])
     assert (swift["deepspeed"], swift["torch_dtype"], swift["max_steps"]) == ("zero1", "bfloat16", 100)
+    rows = {"path": {"path": "o/n", "name": "main", "split": "dev"}, "over_long": "drop", "shuffle": False}
+    chosen = make(job={**lora, "lora": {"lora_alpha": 4, "modules_to_save": ["lm_head", "norm"]}, "data": rows})
+    made, theirs = yaml_of(export(chosen, "axolotl").files["axolotl.yaml"]), export(chosen, "llama-factory")
+    assert made["lora_modules_to_save"] == ["lm_head", "norm"] and made["datasets"][0]["name"] == "main"
+    assert (made["excess_length_strategy"], made["curriculum_sampling"], made["lora_alpha"]) == ("drop", True, 4)
+    assert yaml_of(theirs.files["llama_factory.yaml"])["additional_target"] == "lm_head,norm"
+    where = {"hf_hub_url": "o/n", "subset": "main", "split": "dev"}
+    assert where.items() <= json.loads(theirs.files["dataset_info.json"])["rows"].items()
+    assert "rows longer than max_length are cut there; the job says over_long: drop" in theirs.said
+    chosen = make(
+        job={**lora, "lora": {"modules_to_save": ["norm"]}, "data": {"path": {**rows["path"], "split": "train"}}}
+    )
+    swift = yaml_of(export(chosen, "ms-swift").files["ms_swift.yaml"])
+    assert (swift["modules_to_save"], swift["dataset"]) == (["norm"], ["o/n:main"])
     alone = yaml_of(export(make(layout={"dp_replicate": 2}), "ms-swift").files["ms_swift.yaml"])
     assert alone["torch_dtype"] == "float32" and "deepspeed" not in alone
     lines = export(make(hardware="2 x 4x H100-SXM", layout={"dp_shard": 8}), "llama-factory").run

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from shardwise.api import plan
-from shardwise.catalog.models import known_models
+from shardwise.catalog.models import hub_id
 from shardwise.data.read.hub import tokenizer_folder
 from shardwise.errors import ModelError
 from shardwise.models import content
@@ -45,11 +45,12 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["org/name", "tinyllama-1.1b"])
-def test_hub_ids_and_catalogue_names_load_from_the_cache(name, offline) -> None:
-    repository = known_models()[name].hub_id if name in known_models() else name
-    snapshot = toy_llama(hub_cache(offline, repository), tied=False)
-    assert find_model_folder(name) == snapshot
+@pytest.mark.parametrize("name", ["org/name", "tinyllama-1.1b", "TinyLlama-1.1B", "tinyllama/TINYLLAMA-1.1B-Chat-v1.0"])
+def test_hub_ids_and_catalogue_names_load_from_the_cache_however_they_are_written(name, offline, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(offline / "hub"))
+    snapshot = toy_llama(hub_cache(offline, hub_id(name)), tied=False)
+    (snapshot / "tokenizer_config.json").write_text("{}")
+    assert find_model_folder(name) == tokenizer_folder(name) == snapshot
     assert find_model_folder(str(snapshot)) == find_model_folder(str(snapshot / "config.json")) == snapshot
 
 

@@ -102,6 +102,7 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: m\ntrain: {optimizer: sgd, adam_beta1: 0.5}", "adam_beta1 is set, which optimizer sgd does not have"),
         ("model: m\ntrain: {optimizer: adafactor, adam_beta2: 0.9}", "adam_beta2 is set, which optimizer adafactor"),
         ("model: m\ntrain: {eval_steps: 5}", "2: train: eval_steps is set but there is nothing to evaluate on"),
+        ("model: m\ndata: {path: p, num_rows: 9}\ntrain: {eval_steps: 5}", "3: train: eval_steps is set but there is"),
         ("model: m\nlayout: {dp_replicate: 2, zero_stage: 2}", "have no effect without dp_shard"),
         ("model: m\nlayout: {dp_shard: 2, schedule: gpipe}", "schedule gpipe has no effect without pp"),
         ("model: m\nlora: {target_modules: q_proj}\nmethod: lora", "job.yaml:2: lora.target_modules is 'q_proj'"),
@@ -115,6 +116,8 @@ def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
         ("model: m\n? [a, b]\n: c", "job.yaml:2: a key must be a plain word"),
         ("model: m\ndata: {path: [a, {path: b, wieght: 2}]}", "key 'data.path.1.wieght'; did you mean 'weight'?"),
         ("model: m\ndata: {path: [{weight: 2}]}", "the key 'data.path.0.path' is missing"),
+        ("model: m\noutput_dir: ~no-one/a", "2: output_dir: ~no-one/a begins with the home of ~no-one, who is not"),
+        ("model: ~no-one", "job.yaml:1: model: ~no-one begins with the home of ~no-one, who is not known here; write"),
         (f"{LORA}train: {{precision: fp8}}", "train.precision is 'fp8'; expected mixed, bf16, fp16 or fp32, or auto"),
         (f"{LORA}train: {{offload: autp}}", f"3: train.offload is 'autp'; expected {OFFLOADS}; did you mean 'auto'?"),
         (f"{LORA}train: {{micro_batch_size: 0}}", "size is 0; expected at least 1, or auto"),
@@ -127,6 +130,16 @@ def test_a_bad_job_is_answered_with_a_sentence(text: str, sentence: str) -> None
     found = problems(text)
     assert len(found) == 1 or "aliases" in sentence
     assert found[0].startswith("job.yaml:") and sentence in found[0]
+
+
+def test_every_place_may_begin_with_the_home_folder(monkeypatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    files = "data: {path: [~/a, {path: ~/b}], eval_path: ~/c, chat_template: ~/t}\n"
+    job = parse_job(f"model: ~/m\n{files}objective: dpo\npreference: {{reference: ~/r}}\noutput_dir: ~/o\n")
+    sources = [source.path for source in (*job.data.path, *job.data.eval_path)]
+    assert [*sources, job.data.chat_template] == ["/h/a", "/h/b", "/h/c", "/h/t"]
+    assert job.preference is not None
+    assert (job.model, job.output_dir, job.preference.reference) == ("/h/m", "/h/o", "/h/r")
 
 
 def test_overrides_replace_what_the_file_says() -> None:

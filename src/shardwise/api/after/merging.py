@@ -111,7 +111,7 @@ def usage(run: RunDirectory) -> list[str]:
     model: dict[str, Any] = (read_json(run.plan) or {}).get("model") or {}
     if config is None:
         return [*model_lines(final, dtype=job.train.save_dtype, stops=stops), *publishing(run.final)]
-    base = Path(job.model).expanduser()
+    base = Path(job.model)
     folder = str(base.parent if base.is_file() else base)
     lines = adapter_lines(
         config,

@@ -66,7 +66,7 @@ class KnownData:
     def of(cls, request: Request, *, samples_rows: bool = False) -> Self:
         """What was counted before; `samples_rows`: else some of the rows are read."""
         noted, stated, why = noted_data(request.job), request.job.data.num_rows, None
-        paths = [Path(source.path).expanduser() for source in request.job.data.path]
+        paths = [Path(source.path) for source in request.job.data.path]
         if noted is None and samples_rows and not stated and paths and all(path.exists() for path in paths):
             with _run_of_its_own(request) as run:
                 why = sample_rows(run.root)
@@ -106,7 +106,7 @@ def _run_of_its_own(request: Request) -> Generator[RunDirectory]:
 def _notes(request: Request, facts: DataFacts | None) -> Iterator[str]:
     for key in ("path", "eval_path"):
         for index, source in enumerate(getattr(request.job.data, key)):
-            path = Path(source.path).expanduser()
+            path = Path(source.path)
             if not path.exists() and (path.suffix[1:].isalpha() or not is_hub_id(source.path)):
                 where = request.where("data", key, index)
                 yield f"{where}: {source.path}: there is no such file or folder; it is planned without its rows"

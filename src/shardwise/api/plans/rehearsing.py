@@ -107,7 +107,7 @@ def _chosen(made: Plan) -> Candidate:
 
 def _model(name: str) -> dict[str, Any]:
     """The configuration to build; None for a folder with weights, which are read."""
-    folder = Path(name).expanduser()
+    folder = Path(name)
     if folder.is_dir() and any(folder.glob("*.safetensors")):
         return {"config": None, "dtype": None}
     return {"config": config_of(name), "dtype": find_model(name).storage_dtype}

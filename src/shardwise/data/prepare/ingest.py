@@ -79,6 +79,7 @@ class SurveyedFile:
     chunks: Sequence[Chunk]
     problems: Sequence[tuple[int, str]]
     form: Format | None
+    columns: Sequence[str] = ()
     ignored: Sequence[str] = ()
 
 
@@ -86,6 +87,7 @@ def ingest(asked: Preparation, *, into: Path, measured: Callable[[dict[str, Any]
     """Writes `train/`, `eval/` and `summary.json` into an empty folder. `measured`: called with
     what is known of rows before any is refused. Raises DataError: all problems of all files."""
     files = [survey(asked, index) for index in range(len(asked.files))]
+    _refuse_names_of_nothing(asked, files)
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))
     with asked.places.blaming("model"):
@@ -140,7 +142,16 @@ def survey(asked: Preparation, index: int) -> SurveyedFile:
     # These are read by columns, so the others are never loaded; a CSV row must be split in full.
     chunks = [replace(chunk, header=tuple(needed)) if chunk.kind in COLUMNAR else chunk for chunk in chunks]
     ignored = [column for column in columns if column not in needed]
-    return SurveyedFile(chunks=chunks, problems=problems, form=form, ignored=ignored)
+    return SurveyedFile(chunks=chunks, problems=problems, form=form, columns=columns, ignored=ignored)
+
+
+def _refuse_names_of_nothing(asked: Preparation, files: Sequence[SurveyedFile]) -> None:
+    """Raises DataError where `data.columns` renames what each file has under its own name."""
+    for ours, theirs in asked.job.data.columns.items():
+        columns = [file.columns for file in files if file.form and ours in file.form.required]
+        if columns and not any(theirs in names for names in columns):
+            message = f"data.columns: {ours} is to be read from {theirs}; the rows have {', '.join(columns[0])}"
+            raise DataError.at(asked.places.where("data", "columns", ours), message)
 
 
 def _work(pool: Pool, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], stems: Sequence[Path]) -> list[Reply]:

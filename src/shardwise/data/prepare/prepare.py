@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from shardwise.catalog.noted_data import note_data
 from shardwise.catalog.processors import free_disk
@@ -19,7 +19,7 @@ from shardwise.data.store import read_manifest
 from shardwise.data.workers.pool import WorkerLimits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.errors import DataError, InputError, Problem, ShardwiseError
-from shardwise.spec.data_facts import RowLengths
+from shardwise.spec.data_facts import DataFacts, RowLengths
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places, read_places
@@ -212,22 +212,16 @@ def _describe(source: Source, facts: dict[str, Any], states: Iterator[FileState]
 
 def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Sequence[Source], cut: bool) -> None:
     why = ", of which truncation leaves nothing trained" if cut else " as longer than max_length"
-    for source, facts in zip(sources, summary["sources"], strict=True):
+    parts = cast(DataFacts, DataFacts.read(data_json))
+    told = [*parts.train.sources, *(parts.eval.sources if parts.eval else ())]
+    for source, facts, one in zip(sources, summary["sources"], told, strict=True):
         files = f"{len(source.files)} files, " if len(source.files) > 1 else ""
         say(f"{source.label}: {files}{facts['num_rows']:,} rows, {facts['label']}")
         if facts["num_dropped"]:
             some = "all its" if facts["num_dropped"] == facts["num_rows"] else f"{facts['num_dropped']:,}"
             say(f"  {some} rows dropped{why}")
-        for note, rows in sorted(facts["notes"].items()):
-            say(f"  {rows:,} rows: {note}")
-        if facts["ignored_columns"]:
-            say(f"  columns not used: {', '.join(facts['ignored_columns'])}")
-        if facts["ignored_keys"]:
-            say(f"  keys of messages not used: {', '.join(facts['ignored_keys'])}")
-        if source.num_ignored:
-            say(f"  other files not read: {source.num_ignored}")
-        if source.note:
-            say(f"  {source.note}")
+        for sentence in one.said():
+            say(f"  {sentence}")
     if cause := data_json["ends"]["cause"]:
         say(f"warning: {cause}")
     if data_json["chat_template"] == DEFAULT_TEMPLATE:

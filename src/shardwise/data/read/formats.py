@@ -256,7 +256,8 @@ def _read_preference(row: Row) -> Preference:
         answers = [_said(row, side, role="assistant") for side in sides]
         if not before or not isinstance(parsed(row["prompt"]), list):
             alike = shared(*([message.said for message in answer] for answer in answers))
-            if alike and before and not any(_has(message, before[0]) for message in answers[0][:alike]):
+            said = before[0].said["content"].strip() if before else ""
+            if alike and not any(said in str(message.said.get("content")) for message in answers[0][:alike]):
                 raise RowError(
                     "prompt is in no message that chosen and rejected begin with; write it there, or remove it"
                 )
@@ -283,10 +284,6 @@ def _said(row: Row, column: str, *, role: str) -> list[ChatMessage]:
     if _is_chat(row[column]) or not isinstance(row[column], str):
         return messages_of(row, column)
     return [ChatMessage(said={"role": role, "content": text_of(row, column)}, of=column)]
-
-
-def _has(message: ChatMessage, other: ChatMessage) -> bool:
-    return other.said["content"].strip() in str(message.said.get("content"))
 
 
 def shared(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.catalog.hub import TOKENIZER_PATTERNS, repository_folder
-from shardwise.catalog.models import known_models
+from shardwise.catalog.models import hub_id
 from shardwise.data.prepare.told import say
 from shardwise.errors import DataError, said
 from shardwise.spec.job.data import SourceSpec
@@ -66,22 +66,21 @@ def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
 
 def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
     """The folder with a model's tokenizer, fetched if need be. Raises DataError: there is none."""
-    local = Path(model).expanduser()
+    local = Path(model)
     folder = local.parent if local.is_file() else local
     if folder.is_dir():
         return folder
-    known = known_models().get(model)
-    hub_id = known.hub_id if known else model
-    if (cached := _cached_snapshot(hub_id, revision)) is not None:
+    repository = hub_id(model)
+    if (cached := _cached_snapshot(repository, revision)) is not None:
         return cached
     from huggingface_hub import snapshot_download
 
     patterns = [*TOKENIZER_PATTERNS, "config.json"]
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
     except Exception as error:  # noqa: BLE001 - as above
         message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {said(error)}"
-        raise DataError.at(hub_id, message) from None
+        raise DataError.at(repository, message) from None
 
 
 def _cached_snapshot(model: str, revision: str | None) -> Path | None:

@@ -84,7 +84,7 @@ def collected(problems: list[Problem]) -> Generator[None]:
 
 
 def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
-    path = Path(spec.path).expanduser()
+    path = Path(spec.path)
     note, ignored = "", 0
     if path.is_dir():
         _refuse_several_sets(path, label=spec.path)

@@ -18,12 +18,13 @@ class StopRequests:
     came meanwhile. Signals ignored before (`nohup`) stay ignored. Outside the main thread none are
     delivered, and none are counted.
 
-    `also_after_errors`: they do not interrupt after an error either, which is yet to be printed:
-    torchrun sends SIGTERM to all ranks as soon as one has failed.
+    `also_after_errors`: the next SIGTERM does not interrupt after an error either, which is yet to
+    be printed: torchrun sends one to all ranks as soon as one has failed.
     """
 
     def __init__(self, *, also_after_errors: bool = False) -> None:
         self._also_after_errors = also_after_errors
+        self._is_over = False
         self.received: list[signal.Signals] = []
         self._before: dict[signal.Signals, Any] = {}
 
@@ -36,13 +37,16 @@ class StopRequests:
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
-            if error is None or not self._also_after_errors:
+            if error is None or not self._also_after_errors or number != signal.SIGTERM:
                 signal.signal(number, handler)
+        self._is_over = True
         owners = [getattr(handler, "__self__", None) for handler in self._before.values()]
         for outer in {id(owner): owner for owner in owners if isinstance(owner, StopRequests)}.values():
             outer.received += self.received
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self._is_over:
+            signal.signal(number, self._before[signal.Signals(number)])
         self.received.append(PASSED_ON_AS.get(signal.Signals(number), signal.Signals(number)))
 
     @property

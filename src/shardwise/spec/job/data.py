@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from shardwise.spec.job.strict import Positive, Share, Strict, Text, Whole
+from shardwise.spec.job.strict import Place, Positive, Share, Strict, Text, Whole
 
 TrainOn = Literal["auto", "assistant", "completion", "all"]
 OverLong = Literal["error", "drop", "truncate"]
@@ -43,7 +43,7 @@ class SourceSpec(Strict):
         format: how rows are read; `auto` recognises them by their columns.
     """
 
-    path: Text
+    path: Place
     weight: Positive = 1.0
     split: str = "train"
     name: str | None = None
@@ -85,7 +85,7 @@ class DataSpec(Strict):
     over_long: OverLong = "error"
     eval_path: Annotated[list[SourceSpec], BeforeValidator(_as_sources)] = Field(default_factory=list[SourceSpec])
     eval_fraction: Share = 0.0
-    chat_template: Text | None = None
+    chat_template: Place | None = None
     rendered: Rendered = "auto"
     shuffle: bool = True
     num_rows: Whole | None = None

@@ -10,7 +10,7 @@ from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.preference import WITH_REFERENCE, Objective, PreferenceSpec
 from shardwise.spec.job.rent import RentSpec
 from shardwise.spec.job.rope import Rope
-from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole
+from shardwise.spec.job.strict import NotNegative, Place, Positive, Share, Strict, Whole
 from shardwise.spec.layout.axes import Layout, as_product
 from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, Precision
 from shardwise.spec.layout.optimizers import OPTIMIZER_RULES, OptimizerName, OptimizerRule
@@ -224,7 +224,7 @@ class Job(Strict):
             product of axes.
     """
 
-    model: Text
+    model: Place
     rope_scaling: Rope | None = None
     data: DataSpec = DataSpec()
     method: Method = "full"
@@ -242,7 +242,7 @@ class Job(Strict):
         Discriminator(_kind_of_layout),
         BeforeValidator(_as_layout),
     ] = "auto"
-    output_dir: Text = "runs/first"
+    output_dir: Place = "runs/first"
 
     @model_validator(mode="after")
     def _usual_rate(self) -> Self:
@@ -315,7 +315,8 @@ class Job(Strict):
                 f"layout: {asked[0]} has no effect where weights are whole on every GPU; write dp_shard above 1 with "
                 "zero_stage 2 or 3, or remove it"
             )
-        if self.train.eval_steps and not (self.data.eval_path or self.data.eval_fraction or self.data.num_rows):
+        may = self.data.eval_path or self.data.eval_fraction or (not self.data.path and self.data.num_rows)
+        if self.train.eval_steps and not may:
             raise ValueError(
                 "train: eval_steps is set but there is nothing to evaluate on; add data.eval_fraction or data.eval_path"
             )

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from shardwise.spec.job.strict import NotNegative, Positive, Strict, Text
+from shardwise.spec.job.strict import AT_HOME, NotNegative, Positive, Strict, Text
 
 Objective = Literal["sft", "dpo", "orpo", "kto", "simpo"]
 
@@ -44,7 +44,7 @@ class PreferenceSpec(Strict):
     ] = Field(default_factory=lambda: list[LossType](["sigmoid"]))
     loss_weights: list[float] | None = None
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5, allow_inf_nan=False)] = 0.0
-    reference: Literal["auto", "none", "precomputed"] | Text = "auto"
+    reference: Annotated[Literal["auto", "none", "precomputed"] | Text, AT_HOME] = "auto"
     simpo_gamma: NotNegative = 0.5
     desirable_weight: Positive = 1.0
     undesirable_weight: Positive = 1.0

@@ -2,13 +2,26 @@
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 T = TypeVar("T")
 
+
+def _at_home(path: str) -> str:
+    try:
+        return str(Path(path).expanduser()) if path.startswith("~") else path
+    except RuntimeError:
+        user = Path(path).parts[0]
+        raise ValueError(f"{path} begins with the home of {user}, who is not known here; write it in full") from None
+
+
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"\A[^\x00]+\z")]
+#: Of a file or folder: a home folder in place of a `~` at its beginning.
+AT_HOME = AfterValidator(_at_home)
+Place = Annotated[Text, AT_HOME]
 Whole = Annotated[int, Field(ge=1, le=10**15)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -22,14 +22,14 @@ _TRACES = frozenset({"_name_or_path", "name_or_path"})
 def base_name(model: str) -> tuple[str, bool]:
     """What files call the model of a job, and whether that is a folder of this machine: a hub id, a
     folder as the job names it from where it is run, another by its own name alone."""
-    path = Path(model).expanduser()
+    path = Path(model)
     if not path.exists():
         return hub_id(model), False
     folder = path.parent if path.is_file() else path
     repository = folder.resolve().parent
     if repository.name == "snapshots" and repository.parent.name.startswith("models--"):  # the hub's cache
         return repository.parent.name.removeprefix("models--").replace("--", "/"), False
-    is_relative = not Path(model).is_absolute() and path == Path(model) and folder.name
+    is_relative = not path.is_absolute() and folder.name
     return (str(folder) if is_relative else folder.resolve().name), True
 
 
@@ -147,7 +147,7 @@ def _source(one: dict[str, Any]) -> tuple[str, bool]:
     """(name, whether it is a hub id) of a source that was trained on."""
     path, files = one["path"], [file["label"] for file in one["files"]]
     on_hub = is_hub_id(path) and all(Path(label).suffix.lower() not in KINDS for label in files)
-    return (path, True) if on_hub else (Path(path).expanduser().resolve().name, False)
+    return (path, True) if on_hub else (Path(path).resolve().name, False)
 
 
 def _facts(run: RunDirectory, job: Job, *, counts: dict[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,29 @@ def test_weights_and_keys_and_values_are_those_that_transformers_holds(model_typ
     assert found.weight_bytes == sum(p.nbytes for p in model.parameters())
 
 
+#: Hybrids: what transformers calls them, and what their configurations have beside `SIZES`.
+RECURRENT = {
+    "qwen3_5_text": {"layer_types": ["linear_attention"] * 2 + ["full_attention"]},
+    "mamba2": {"num_heads": 2, "n_groups": 1, "state_size": 8},
+}
+
+
+@pytest.mark.parametrize(("model_type", "more"), RECURRENT.items())
+def test_blocks_without_attention_keep_no_keys_and_values(model_type, more, tmp_path, asked) -> None:
+    config = AutoConfig.for_model(model_type, **SIZES, vocab_size=64, head_dim=32, **more)
+    model = AutoModelForCausalLM.from_config(config)
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(tmp_path)
+    cache = model(torch.ones(2, 40, dtype=torch.long), use_cache=True)
+    layers = [layer for layer in (cache.get("past_key_values") or cache.cache_params).layers if hasattr(layer, "keys")]
+    code, said = asked("--model", str(tmp_path), "--hardware", "cpu:1", "--max-length", "40", "--json")
+    found = json.loads(said)
+    held = sum(t.nbytes for layer in layers for t in (layer.keys, layer.values))
+    assert (code, 4 * held, found["blocks_without"]) == (0, found["asked"]["cache_bytes"], 3 - len(layers))
+    said = asked("--model", str(tmp_path), "--hardware", "cpu:1")[1]
+    assert f"{3 - len(layers)} blocks keep a state of one size instead, which is not counted" in said
+
+
 def test_what_fits_is_said_with_a_table(asked) -> None:
     model = ("--model", "llama-3.1-8b", "--method", "full")
     code, said = asked(*model, "--hardware", "1x L4", "--set", "data.max_length=8192")
