@@ -14,22 +14,22 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 CEILINGS = {
     "": 230,
     "api": 3040,
-    "catalog": 3180,
+    "catalog": 3170,
     "cli": 1830,
     "data": 4900,
-    "interop": 1350,
-    "launch": 2960,
+    "interop": 1380,
+    "launch": 2970,
     "methods": 390,
     "models": 3260,
     "parallel": 3030,
     "plan": 8750,
     "programs": 210,
     "report": 2310,
-    "spec": 5510,
+    "spec": 5550,
     "train": 9350,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51560, 32745
+ALL, ALL_TESTS = 51630, 32835
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100
