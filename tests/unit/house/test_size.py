@@ -14,22 +14,22 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 CEILINGS = {
     "": 230,
     "api": 3010,
-    "catalog": 3150,
+    "catalog": 3140,
     "cli": 1830,
     "data": 4900,
-    "interop": 1350,
-    "launch": 2950,
+    "interop": 1380,
+    "launch": 2960,
     "methods": 390,
-    "models": 3230,
+    "models": 3220,
     "parallel": 3030,
     "plan": 8750,
     "programs": 210,
     "report": 2310,
-    "spec": 5500,
+    "spec": 5530,
     "train": 9350,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51440, 32805
+ALL, ALL_TESTS = 51500, 32895
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100
