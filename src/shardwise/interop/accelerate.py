@@ -55,8 +55,6 @@ def config(chosen: Chosen) -> dict[str, Any]:
 
 def launch_lines(chosen: Chosen, script: str) -> list[str]:
     """`accelerate launch` on each node."""
-    line = "accelerate launch --config_file accelerate.yaml"
-    if chosen.nodes == 1:
-        return [f"{line} {script}"]
-    address = '--main_process_ip "$NODE_0" --main_process_port 29500'
-    return [f"{line} --machine_rank {rank} {address} {script}  # node {rank}" for rank in range(chosen.nodes)]
+    line, address = "accelerate launch --config_file accelerate.yaml", ' --main_process_ip "$NODE_0"'
+    group = f" --machine_rank {{}}{address} --main_process_port 29500" * (chosen.nodes > 1)
+    return chosen.on_each_node(lambda rank: f"{line}{group.format(rank)} {script}")

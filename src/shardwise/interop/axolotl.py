@@ -26,9 +26,8 @@ def config(chosen: Chosen) -> dict[str, Any]:
     sharded, source = execution.gathers_weights, data.path[0]
     rows = {"path": source.path, "ds_type": "json"} if source.path.endswith(".jsonl") else {"path": source.path}
     rows |= {"name": source.name} if source.name else {}
-    kind, warmup = train.lr_scheduler_type, {"warmup_steps": train.warmup_steps}
-    if train.warmup_ratio:
-        warmup = {"warmup_ratio": train.warmup_ratio}
+    key, kind = "warmup_ratio" if train.warmup_ratio else "warmup_steps", train.lr_scheduler_type
+    warmup = {key: getattr(train, key)}
     return {
         "base_model": chosen.model,
         "datasets": [{**rows, "split": source.split or "train", "type": "chat_template"}],

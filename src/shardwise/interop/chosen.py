@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -154,10 +154,11 @@ class Chosen:
 
     def torchrun_lines(self, script: str) -> list[str]:
         """The line of each node, with the first node's address in NODE_0."""
-        if self.nodes == 1:
-            return [self.torchrun(script)]
-        lines = (self.torchrun(script, rank=str(rank), address='"$NODE_0"') for rank in range(self.nodes))
-        return [f"{line}  # node {rank}" for rank, line in enumerate(lines)]
+        return self.on_each_node(lambda rank: self.torchrun(script, rank=str(rank), address='"$NODE_0"'))
+
+    def on_each_node(self, line: Callable[[int], str]) -> list[str]:
+        """The line of each node; a comment behind it names the node where there are several."""
+        return [line(rank) + f"  # node {rank}" * (self.nodes > 1) for rank in range(self.nodes)]
 
 
 def script(name: str, *, mark: str = "$") -> Template:

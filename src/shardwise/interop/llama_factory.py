@@ -40,12 +40,9 @@ def _from_anywhere(path: str) -> str:
 
 def launched(chosen: Chosen, command: str) -> list[str]:
     """The line of each node, for programs that start torchrun from these variables."""
+    group = f'NNODES={chosen.nodes} NODE_RANK={{}} MASTER_ADDR="$NODE_0" MASTER_PORT=29500 ' * (chosen.nodes > 1)
     line = f"NPROC_PER_NODE={chosen.processes} {command}"
-    if chosen.nodes == 1:
-        return [f"FORCE_TORCHRUN=1 {line}"]
-    group = f'MASTER_ADDR="$NODE_0" MASTER_PORT=29500 {line}'
-    each = (f"NNODES={chosen.nodes} NODE_RANK={rank} {group}  # node {rank}" for rank in range(chosen.nodes))
-    return [f"FORCE_TORCHRUN=1 {one}" for one in each]
+    return chosen.on_each_node(lambda rank: f"FORCE_TORCHRUN=1 {group.format(rank)}{line}")
 
 
 def config(chosen: Chosen) -> dict[str, Any]:

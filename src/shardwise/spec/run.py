@@ -212,10 +212,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
     """One object per optimizer step in order; after a resume, the later record of a step stands."""
-    steps: dict[int, dict[str, Any]] = {}
-    for record in read_lines(run.metrics):
-        if isinstance(record.get("step"), int):
-            steps[record["step"]] = record
+    steps = {one["step"]: one for one in read_lines(run.metrics) if isinstance(one.get("step"), int)}
     return [steps[step] for step in sorted(steps)]
 
 
@@ -255,9 +252,7 @@ def revision_of(run: RunDirectory, model: str) -> str | None:
 
 def hub_revision(model: str, *, folder: Path) -> str | None:
     """The revision that a folder of the hub's cache holds; None for another folder."""
-    if folder.parent.name != "snapshots" or Path(model).exists():
-        return None
-    return folder.name
+    return None if folder.parent.name != "snapshots" or Path(model).exists() else folder.name
 
 
 def note_revision(run: RunDirectory, model: str, *, folder: Path) -> None:

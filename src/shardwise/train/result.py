@@ -38,8 +38,7 @@ def find_base(run: RunDirectory, named: str | None = None) -> Path:
     """The folder of the model that a run began with: `named`, a folder or hub id; else as its job
     or adapter calls it, seen from the folders around the run and the working directory. Raises
     ModelError: it is not there, or a file of it is another than at training."""
-    if named is not None and named.startswith("~/"):
-        named = str(Path(named).expanduser())
+    named = str(Path(named).expanduser()) if named and named.startswith("~/") else named
     manifest, adapter = (read_json(run.final / name) or {} for name in (MANIFEST, ADAPTER_CONFIG))
     recorded, asked = manifest.get("source", {}), named or read_job(run.resolved).model
     said = adapter.get(BASE_KEYS[0]) or asked

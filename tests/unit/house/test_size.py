@@ -25,11 +25,11 @@ CEILINGS = {
     "plan": 8750,
     "programs": 210,
     "report": 2310,
-    "spec": 5550,
+    "spec": 5540,
     "train": 9350,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51630, 32835
+ALL, ALL_TESTS = 51610, 32835
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100
