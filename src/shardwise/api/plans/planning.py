@@ -75,7 +75,7 @@ def plan(
     elif (cluster := _hardware(request)) is None:
         made = _on_open_hardware(request)
     else:
-        made = Question.of(request, cluster=cluster).plan(asks_what_if=asks_what_if, samples_rows=True)
+        made = Planning.of(request, cluster=cluster).plan(asks_what_if=asks_what_if, samples_rows=True)
     if asks_what_if and made.offers is not None:
         raise HardwareError("--what-if is for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")
     if calibrated and made.offers is not None:
@@ -98,7 +98,7 @@ def problems(overrides: Sequence[str | Override]) -> list[Problem]:
 def _for_target(request: Request, target: str) -> Plan:
     def planned(job: Job, cluster: Cluster | None) -> Plan:
         asked = replace(request, job=job)
-        return _on_open_hardware(asked) if cluster is None else Question.of(asked, cluster=cluster).plan()
+        return _on_open_hardware(asked) if cluster is None else Planning.of(asked, cluster=cluster).plan()
 
     cluster = _hardware(request)
     with request.placing():
@@ -228,7 +228,7 @@ Known = tuple[int | None, Lengths | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Planning:
     """A job, its model, read once, and hardware: what plans are made of as rows become known."""
 
     request: Request

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shardwise.api.plans.planning import Known, Question
+from shardwise.api.plans.planning import Known, Planning
 from shardwise.errors import DoesNotFitError, InputError, RanOutOfMemoryError, StoppedError
 from shardwise.launch.follow import Phase, tell
 from shardwise.launch.processes.stop_requests import StopRequests
@@ -31,7 +31,7 @@ def check_open(request: Request) -> None:
 
 
 def find_batch(
-    question: Question,
+    planning: Planning,
     chosen: Plan,
     *,
     run: RunDirectory,
@@ -44,10 +44,10 @@ def find_batch(
     DoesNotFitError: not even one fits; StoppedError; WorkerFailedError, InputError: a trial failed
     of something else than memory."""
     assert chosen.best is not None  # noqa: S101
-    request, cluster = question.request, question.cluster
+    request, cluster = planning.request, planning.cluster
     first, capacity = chosen.best.execution, chosen.best.memory.capacity_bytes
     sizes = sizes_beside(first, global_batch_size=request.job.train.global_batch_size)
-    question = replace(question, cluster=cluster.part(first.layout.world_size))
+    planning = replace(planning, cluster=cluster.part(first.layout.world_size))
     plans: dict[int, Plan] = {}
     tried: list[BatchTrial] = []
 
@@ -55,7 +55,7 @@ def find_batch(
         if requests.first is not None:
             raise StoppedError("stopped between two trials of a micro-batch", exit_code=128 + requests.first)
         tell([Phase(name=f"trying micro-batch {size}", total_steps=None, detail={})], on_update)
-        candidate = _forecast(question, first, size, known=known_data(run))
+        candidate = _forecast(planning, first, size, known=known_data(run))
         plans[size] = _choosing(chosen, candidate)
         took = try_batch(run, request, plans[size], kind=cluster.gpu.kind, module=module, lock=lock)
         tried.append(_trial(candidate, took, kind=cluster.gpu.kind))
@@ -96,11 +96,11 @@ def largest(sizes: Sequence[int], first: int, fits: Callable[[int], bool]) -> in
     return None if low < 0 else sizes[low]
 
 
-def _forecast(question: Question, first: Execution, size: int, *, known: Known) -> Candidate:
+def _forecast(planning: Planning, first: Execution, size: int, *, known: Known) -> Candidate:
     """What is forecast of an execution with another micro-batch, whether it fits or not."""
-    request = question.request
+    request = planning.request
     job = job_from_data(restricted_to(request.job.to_json(), replace(first, micro_batch_size=size)))
-    made = replace(question, request=replace(request, job=job)).plan(known)
+    made = replace(planning, request=replace(request, job=job)).plan(known)
     found = next((one for one in made.candidates if one.execution.micro_batch_size == size), None)
     if found is None:
         raise DoesNotFitError("\n".join([f"a micro-batch of {size} cannot be planned", *made.advice]))

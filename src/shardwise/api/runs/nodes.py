@@ -59,7 +59,7 @@ def _train_as_first(
         server = held.enter_context(listen(nodes))
         place = share_of_nodes(request, nodes)
         opening = Opening.of(request, run, place=place, held=held, on_update=on_update)
-        kind = opening.question.cluster.gpu.kind
+        kind = opening.planning.cluster.gpu.kind
         with taken_back_on_error(run, before):
             peers = gather(nodes, server, say=opening.say)
             held.enter_context(_telling(peers))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from shardwise.api.plans.counting import KnownData
-from shardwise.api.plans.planning import Known, Question
+from shardwise.api.plans.planning import Known, Planning
 from shardwise.catalog.gpus import reserved_bytes
 from shardwise.errors import DoesNotFitError, Problem, RunDirectoryError, UnsupportedError
 from shardwise.launch.disk_room import check_disk
@@ -50,7 +50,7 @@ class Opening:
     """A start that holds the run directory of its job. `plan`: what it is going to run; `known`:
     what that was made with, of the rows; `lock`: a descriptor, for ranks to inherit."""
 
-    question: Question
+    planning: Planning
     run: RunDirectory
     plan: Plan
     known: Known
@@ -67,16 +67,16 @@ class Opening:
         if known[0] is None:  # the run there has prepared none
             counted = KnownData.of(request)
             known = counted.num_rows, counted.lengths
-        question, plan = accept(request, place=place, known=known)
+        planning, plan = accept(request, place=place, known=known)
         with request.blaming("output_dir"):
             lock = held.enter_context(locked(run, say=lambda text: tell([Notice(text=text)], on_update)))
             check_same_job(run, request.job)
-        return cls(question=question, run=run, plan=plan, known=known, lock=lock, on_update=on_update)
+        return cls(planning=planning, run=run, plan=plan, known=known, lock=lock, on_update=on_update)
 
     @property
     def processes(self) -> int:
         """As many as the layout spreads over: `cheapest` and `fewest-gpus` may leave GPUs."""
-        return self.question.cluster.num_gpus if self.plan.best is None else self.plan.best.execution.layout.world_size
+        return self.planning.cluster.num_gpus if self.plan.best is None else self.plan.best.execution.layout.world_size
 
     @property
     def family(self) -> str:
@@ -87,7 +87,7 @@ class Opening:
         """Whether there is something left to train; says where that is with another number of
         processes. Raises DamagedResultError, as `has_result`; RunDirectoryError: `replan` is False,
         and it would be planned again."""
-        if has_result(self.run, self.question.request.job):
+        if has_result(self.run, self.planning.request.job):
             return False
         said = replanned(self.run, self.plan, allowed=replan)
         if said is not None:
@@ -102,9 +102,9 @@ class Opening:
 
     def write(self) -> None:
         """Says and writes what is going to run. Raises InputError: its disk is too small."""
-        check_disk(self.question.request, self.run, self.plan)
+        check_disk(self.planning.request, self.run, self.plan)
         tell([Planned(plan=self.plan, run=self.run)], self.on_update)
-        write_start(self.run, self.question.request, plan=self.plan)
+        write_start(self.run, self.planning.request, plan=self.plan)
 
     def prepare(self, programs: Programs) -> None:
         """Prepares the data; the plan that the workers obey then knows how many rows there are."""
@@ -112,25 +112,25 @@ class Opening:
         prepare_data(self.run, module=programs.preparation, quiet=programs.quiet)
         if (known := known_data(self.run)) != self.known:
             # Only now is it known how many steps there are, and how long the sequences are.
-            self.plan = self.question.plan(known)
+            self.plan = self.planning.plan(known)
             self.write()
-        if scarce := check_disk(self.question.request, self.run, self.plan):
+        if scarce := check_disk(self.planning.request, self.run, self.plan):
             self.say(scarce)
 
 
-def accept(request: Request, *, place: Place | None, known: Known) -> tuple[Question, Plan]:
+def accept(request: Request, *, place: Place | None, known: Known) -> tuple[Planning, Plan]:
     """Everything that can be refused without touching a file."""
     require_torch()
     cluster = training_cluster(request, place=place)
     check_trainable(request, cluster=cluster)
     check_present(request, cluster)
-    question = Question.of(request, cluster=cluster)
-    chosen = question.plan(known)
+    planning = Planning.of(request, cluster=cluster)
+    chosen = planning.plan(known)
     if chosen.best is None:
         lacking = [one.rejection for one in chosen.candidates] or chosen.rejected
         reasons = dict.fromkeys(f"{one.strategy}: {one.reason}" for one in lacking)
         nothing = f"nothing fits on {chosen.hardware.get('name', 'this machine')}"
-        alone = _would_fit_alone(question, known)
+        alone = _would_fit_alone(planning, known)
         raise DoesNotFitError("\n".join([nothing, *chosen.notes, *alone, *reasons, *chosen.advice]))
     check_compiler(request, compiles=chosen.best.execution.compile and cluster.gpu.kind == "cuda")
     if chosen.best.not_trained:
@@ -139,17 +139,17 @@ def accept(request: Request, *, place: Place | None, known: Known) -> tuple[Ques
         places = [place_of(request, reason, otherwise=otherwise) for reason in chosen.best.not_trained]
         pairs = zip(places, chosen.best.not_trained, strict=True)
         raise UnsupportedError([Problem(where=where, message=reason) for where, reason in pairs])
-    return question, chosen
+    return planning, chosen
 
 
-def _would_fit_alone(question: Question, known: Known) -> list[str]:
+def _would_fit_alone(planning: Planning, known: Known) -> list[str]:
     """A sentence where a job would fit in the memory that other programs hold."""
-    cluster, gpu = question.cluster, question.cluster.gpu
+    cluster, gpu = planning.cluster, planning.cluster.gpu
     kept = reserved_bytes(gpu.memory_bytes)
     if gpu.kind != "cuda" or gpu.reserved_bytes <= kept:
         return []
     free = replace(cluster, node=replace(cluster.node, gpu=replace(gpu, reserved_bytes=kept)))
-    if replace(question, cluster=free).plan(known).best is None:
+    if replace(planning, cluster=free).plan(known).best is None:
         return []
     return ["it fits where others leave the GPU to it: end what holds its memory, or wait"]
 

@@ -95,7 +95,7 @@ def train(
         if not opening.goes_on(replan=replan):
             return result(run, outcome="already_finished")
         is_open = find_micro_batch and opening.plan.found_batch is None
-        kind, lock, module = opening.question.cluster.gpu.kind, opening.lock, programs.worker
+        kind, lock, module = opening.planning.cluster.gpu.kind, opening.lock, programs.worker
         with taken_back_on_error(run, before):
             opening.write()
             # They import what they need while the data is prepared, and do nothing else before they
@@ -107,7 +107,7 @@ def train(
             opening.prepare(programs)
         if is_open:
             opening.plan = find_batch(
-                opening.question, opening.plan, run=run, module=module, lock=lock, on_update=on_update
+                opening.planning, opening.plan, run=run, module=module, lock=lock, on_update=on_update
             )
             opening.write()
         run_workers(
@@ -153,7 +153,7 @@ def _join(
         if not opening.goes_on(replan=replan):
             write_exit(run, place, exit_code=0)
             return result(run, outcome="already_finished")
-        kind = opening.question.cluster.gpu.kind
+        kind = opening.planning.cluster.gpu.kind
         with taken_back_on_error(run, before):
             with StopRequests() as requests:
                 await_others(run, place, requests=requests, say=opening.say)
