@@ -126,7 +126,7 @@ STRANGERS: list[tuple[str, dict[str, Any], int]] = [
     ("gemma4_text", {**MIXTURE, "vocab_size_per_layer_input": 97, "num_kv_shared_layers": 0}, 2),
     ("rwkv", {}, 2),
     ("openai-gpt", {"n_embd": 64, "n_layer": 3, "n_head": 4}, 1),
-    ("longcat_flash", {**ZERO_EXPERTS, **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "v_head_dim", "head_dim"), 16)}, 1),
+    ("longcat_flash", {**ZERO_EXPERTS, **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "v_head_dim"), 16)}, 1),
 ]
 
 
