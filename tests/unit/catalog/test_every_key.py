@@ -202,6 +202,7 @@ def test_the_language_model_of_a_model_of_text_and_images_is_asked_too():
 
 
 def test_a_list_of_kinds_has_an_entry_for_each_block():
+    assert shape_from_data({**few_layers("gpt_neo"), "num_layers": 1, "attention_layers": ["local"]}, file="f")
     config = {**small_config("qwen3"), "layer_types": ["full_attention"] * 7, "num_hidden_layers": 2}
     with pytest.raises(ModelError, match=r"^f: layer_types has 7 entries, and num_hidden_layers is 2; write one"):
         shape_from_data(config, file="f")
