@@ -175,7 +175,8 @@ def _dimensions(config: _Config) -> Dimensions:
         config.checked(key, words.__contains__, f"one of {', '.join(words)}")
     listed = layers = config.whole("num_hidden_layers", most=stated.MAX_LAYERS)
     with suppress(TypeError, ValueError):  # most families read none
-        listed = sum(len(kinds) * count for kinds, count in config.value("attention_types"))
+        types = config.value("attention_types") and config.data.get("attention_layers")
+        listed = len(types) if types else sum(len(kinds) * count for kinds, count in config.value("attention_types"))
     if listed != layers:
         raise config.error(f"attention_types has {listed} entries, and there are {layers} blocks; write one for each")
     booleans = [key for key, default in config.family.defaults.items() if isinstance(default, bool)]

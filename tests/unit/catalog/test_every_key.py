@@ -41,6 +41,7 @@ DIES = [
     ("deepseek_v2", {"num_attention_heads": 8}, "num_key_value_heads is 4; expected 8"),
     ("qwen2", {"head_dim": None}, "head_dim is None; expected a whole number from 1"),
     ("hunyuan_v1_dense", {"head_dim": None}, "head_dim is None; expected a whole number from 1"),
+    ("deepseek_v2", {"qk_rope_head_dim": 3}, "qk_rope_head_dim is 3 and head_dim 3; expected one even number"),
     ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc'; expected one of greedy, group_limited_gr"),
     ("deepseek_v2", {"topk_method": "group_limited_greedy", "topk_group": 2}, "n_group is 1 and topk_group 2"),
     ("gptj", {"rotary_dim": 9}, "rotary_dim is 9; expected an even number up to the heads' width, 16"),
@@ -201,6 +202,7 @@ def test_the_language_model_of_a_model_of_text_and_images_is_asked_too():
 
 
 def test_a_list_of_kinds_has_an_entry_for_each_block():
+    assert shape_from_data({**few_layers("gpt_neo"), "num_layers": 1, "attention_layers": ["local"]}, file="f")
     config = {**small_config("qwen3"), "layer_types": ["full_attention"] * 7, "num_hidden_layers": 2}
     with pytest.raises(ModelError, match=r"^f: layer_types has 7 entries, and num_hidden_layers is 2; write one"):
         shape_from_data(config, file="f")

@@ -102,7 +102,13 @@ def stranger(kind: str, **changes: Any) -> dict[str, Any]:
 MIXTURE = {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16}
 GATED_DELTA = {**MIXTURE, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
 ZERO_EXPERTS = {"n_routed_experts": 4, "zero_expert_num": 4, "moe_topk": 2, "num_layers": 2, "num_hidden_layers": 2}
-ZERO_EXPERTS |= {"expert_ffn_hidden_size": 16, "ffn_hidden_size": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16}
+ZERO_EXPERTS |= {
+    "expert_ffn_hidden_size": 16,
+    "ffn_hidden_size": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "head_dim": 16,
+}
 #: A family with something in it that no rule knows, and how many kinds of blocks it has.
 STRANGERS: list[tuple[str, dict[str, Any], int]] = [
     ("mamba", {}, 1),
@@ -110,12 +116,12 @@ STRANGERS: list[tuple[str, dict[str, Any], int]] = [
     ("apertus", {}, 1),
     ("diffllama", {}, 1),
     ("modernbert-decoder", {}, 2),
-    ("minicpm3", {}, 1),
+    ("minicpm3", {"num_key_value_heads": 4}, 1),
     ("granite_swa", {}, 1),
     ("dots1", {**MIXTURE, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}, 1),
-    ("bitnet", {}, 1),
+    ("bitnet", {"num_key_value_heads": 4}, 1),
     ("jamba", MIXTURE, 2),
-    ("qwen3_next", {**GATED_DELTA, "num_experts": 4, "num_hidden_layers": 4}, 2),
+    ("qwen3_next", {**GATED_DELTA, "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 4}, 2),
     ("gemma3n_text", {**MIXTURE, "vocab_size_per_layer_input": 97, "num_kv_shared_layers": 0}, 1),
     ("gemma4_text", {**MIXTURE, "vocab_size_per_layer_input": 97, "num_kv_shared_layers": 0}, 2),
     ("rwkv", {}, 2),
