@@ -7,10 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check datasets==5.2.0 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""datasets 5.2.0: `class_encode_column` orders the values of a column as text, also where they are numbers, and stores
-each one's place. Labels from 0 to 9 stay as they are; with a tenth, 10 comes behind 1, and all from 2 on are moved: of
-21 labels only 0 and 1 mean the same as before. A model trained on the one and measured by the other is wrong in nearly
-all, and both columns are whole numbers of the same range. The names still tell, where they are asked.
+"""datasets 5.2.0: `class_encode_column` orders the values of a column as text, also where they are
+numbers, and stores each one's place. Labels from 0 to 9 stay as they are; with a tenth, 10 comes
+behind 1, and all from 2 on are moved: of 21 labels only 0 and 1 mean the same as before. A model
+trained on the one and measured by the other is wrong in nearly all, and both columns are whole
+numbers of the same range. The names still tell, where they are asked.
 """
 
 import datasets

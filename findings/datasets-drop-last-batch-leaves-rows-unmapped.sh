@@ -7,10 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check datasets==5.2.0 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH HF_HOME="$folder/home" "$folder/venv/bin/python" - <<'PYTHON'
-"""datasets 5.2.0: `map(batched=True, drop_last_batch=True)` drops what is left behind whole batches. Where there is not one
-whole batch, nothing is dropped and nothing is mapped: the rows come back as they were, with the columns that were to be
-removed. With `num_proc` that is asked of each process's part: all of 2,500 rows in batches of 1,000 over three processes
-are left unmapped, and where some parts hold a batch and some do not, rows of both kinds stand in one data set.
+"""datasets 5.2.0: `map(batched=True, drop_last_batch=True)` drops what is left behind whole
+batches. Where there is not one whole batch, nothing is dropped and nothing is mapped: the rows come
+back as they were, with the columns that were to be removed. With `num_proc` that is asked of each
+process's part: all of 2,500 rows in batches of 1,000 over three processes are left unmapped, and
+where some parts hold a batch and some do not, rows of both kinds stand in one data set.
 """
 
 import datasets
@@ -18,8 +19,16 @@ import datasets
 
 def mapped(rows, batch, processes):
     """Each row's double in a new column, in place of the old one."""
-    settings = {"batched": True, "batch_size": batch, "drop_last_batch": True, "num_proc": processes, "remove_columns": ["old"]}
-    return datasets.Dataset.from_dict({"old": list(range(rows))}).map(lambda part: {"new": [2 * one for one in part["old"]]}, **settings)
+    settings = {
+        "batched": True,
+        "batch_size": batch,
+        "drop_last_batch": True,
+        "num_proc": processes,
+        "remove_columns": ["old"],
+    }
+    return datasets.Dataset.from_dict({"old": list(range(rows))}).map(
+        lambda part: {"new": [2 * one for one in part["old"]]}, **settings
+    )
 
 
 datasets.disable_progress_bars()

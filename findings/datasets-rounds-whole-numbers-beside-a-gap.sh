@@ -7,10 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check datasets==5.2.0 torch==2.13.0 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH HF_HOME="$folder/home" "$folder/venv/bin/python" - <<'PYTHON'
-"""datasets 5.2.0: in the formats "torch" and "numpy" a batch of a column of whole numbers is float32 where one of its rows
-has no value: 16,777,217 becomes 16,777,216, and the times and ID's of such a column are off by up to hundreds. The same
-row by itself, or in a batch without a gap, is a whole number as stored, so values and types depend on the batch. float32
-is the format's default for fractions; pandas, which makes such a column float64, keeps 53 bits.
+"""datasets 5.2.0: in the formats "torch" and "numpy" a batch of a column of whole numbers is
+float32 where one of its rows has no value: 16,777,217 becomes 16,777,216, and the times and ID's of
+such a column are off by up to hundreds. The same row by itself, or in a batch without a gap, is a
+whole number as stored, so values and types depend on the batch. float32 is the format's default for
+fractions; pandas, which makes such a column float64, keeps 53 bits.
 """
 
 import datasets

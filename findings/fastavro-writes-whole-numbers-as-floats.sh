@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check fastavro==1.13.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""fastavro 1.13.0: of the branches of a union the first that takes a value is written, and "float" and "double" take whole
-numbers of any size. A field of ["float", "long"] has a branch that holds 16,777,217 exactly, and gives 16,777,216.0 back;
-with "double" it is ID's beyond 53 bits. With the whole numbers first all is as written, fractions too. Nothing is said.
+"""fastavro 1.13.0: of the branches of a union the first that takes a value is written, and "float"
+and "double" take whole numbers of any size. A field of ["float", "long"] has a branch that holds
+16,777,217 exactly, and gives 16,777,216.0 back; with "double" it is ID's beyond 53 bits. With the
+whole numbers first all is as written, fractions too. Nothing is said.
 """
 
 import io

@@ -7,10 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check h5py==3.16.0 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""h5py 3.16.0: an array whose numbers do not fit the type of the data set is clipped to its range, and nothing is said:
-all the ID's of a large vocabulary that are above 65,535 become one token, and -100 becomes 0. numpy refuses a single
-number that does not fit, and wraps arrays; h5py refuses a single number too, and clips arrays. The same is done by
-`create_dataset` with `data` and `dtype`. Fractions lose their digits, and float16 becomes infinite.
+"""h5py 3.16.0: an array whose numbers do not fit the type of the data set is clipped to its range,
+and nothing is said: all the ID's of a large vocabulary that are above 65,535 become one token, and
+-100 becomes 0. numpy refuses a single number that does not fit, and wraps arrays; h5py refuses a
+single number too, and clips arrays. The same is done by `create_dataset` with `data` and `dtype`.
+Fractions lose their digits, and float16 becomes infinite.
 """
 
 import h5py

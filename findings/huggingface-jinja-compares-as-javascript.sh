@@ -16,10 +16,11 @@ const { template, values } = JSON.parse(readFileSync("asked.json"));
 process.stdout.write(JSON.stringify(new Template(template).render(values)));
 JAVASCRIPT
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""@huggingface/jinja 0.5.11, the engine of transformers.js, compares with JavaScript's loose equality: lists and objects are
-equal to themselves alone, `tools == []` is never true, and a message is not equal to one with the same content. Text
-equals a number or a false that converts to it. Python's Jinja, by which transformers renders, compares what is in them.
-So a branch of a chat template is taken in the one and not in the other, and nothing is said.
+"""@huggingface/jinja 0.5.11, the engine of transformers.js, compares with JavaScript's loose
+equality: lists and objects are equal to themselves alone, `tools == []` is never true, and a
+message is not equal to one with the same content. Text equals a number or a false that converts to
+it. Python's Jinja, by which transformers renders, compares what is in them. So a branch of a chat
+template is taken in the one and not in the other, and nothing is said.
 """
 
 import json

@@ -16,10 +16,11 @@ const { template, values } = JSON.parse(readFileSync("asked.json"));
 process.stdout.write(JSON.stringify(new Template(template).render(values)));
 JAVASCRIPT
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""@huggingface/jinja 0.5.11, the engine of transformers.js, prints values as JavaScript has them: a yes in the arguments of
-a call is `true` and not `True`, a missing one is empty and not `None`, and lists and objects are JSON. Chat templates that
-print arguments without `tojson`, as those for calls in the manner of Python, give the model another
-prompt than transformers does, which renders with Python's Jinja. Nothing is said.
+"""@huggingface/jinja 0.5.11, the engine of transformers.js, prints values as JavaScript has them: a
+yes in the arguments of a call is `true` and not `True`, a missing one is empty and not `None`, and
+lists and objects are JSON. Chat templates that print arguments without `tojson`, as those for calls
+in the manner of Python, give the model another prompt than transformers does, which renders with
+Python's Jinja. Nothing is said.
 """
 
 import json

@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check jsonschema==4.26.0 fastjsonschema==2.22.3
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""jsonschema 4.26.0: whether a fraction is a multiple of another is asked of their quotient as floats, which for 19.99 and
-0.01 is 1998.9999999999998. So an answer that keeps to a schema of amounts in hundredths is refused: of those from 0.01 to
-100.00 it is one in seven, of tenths one in three. fastjsonschema takes them all. Halves and quarters are exact.
+"""jsonschema 4.26.0: whether a fraction is a multiple of another is asked of their quotient as
+floats, which for 19.99 and 0.01 is 1998.9999999999998. So an answer that keeps to a schema of
+amounts in hundredths is refused: of those from 0.01 to 100.00 it is one in seven, of tenths one in
+three. fastjsonschema takes them all. Halves and quarters are exact.
 """
 
 from importlib.metadata import version

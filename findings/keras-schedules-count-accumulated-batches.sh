@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check keras==3.15.1 torch==2.13.0 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH KERAS_BACKEND=torch KERAS_HOME="$folder/home" "$folder/venv/bin/python" - <<'PYTHON'
-"""keras 3.15.1: with `gradient_accumulation_steps=4` the weights change at every fourth batch, and `iterations`, by which
-Adam corrects its averages, counts those changes. The learning rate is taken from the schedule at the number of batches:
-a warm-up or decay is over in a quarter of its steps, and three of its four rates are never used. Nothing is said.
+"""keras 3.15.1: with `gradient_accumulation_steps=4` the weights change at every fourth batch, and
+`iterations`, by which Adam corrects its averages, counts those changes. The learning rate is taken
+from the schedule at the number of batches: a warm-up or decay is over in a quarter of its steps,
+and three of its four rates are never used. Nothing is said.
 """
 
 import keras

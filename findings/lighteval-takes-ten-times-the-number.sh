@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check lighteval==0.13.0 torch==2.13.0 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH HF_HOME="$folder/home" "$folder/venv/bin/python" - <<'PYTHON'
-"""lighteval 0.13.0: `helm_normalizer`, by which the quasi exact match and F1 of HELM and DROP compare texts, takes out signs
-and points before it looks for numbers, also inside of them. 3.5 is 35.0, as 35 is; -5 is 5.0; 0.50 is 50.0. And the
-article "a" goes whatever it is for: the choice "A" is the empty text, and a full stop or a space is right.
+"""lighteval 0.13.0: `helm_normalizer`, by which the quasi exact match and F1 of HELM and DROP
+compare texts, takes out signs and points before it looks for numbers, also inside of them. 3.5 is
+35.0, as 35 is; -5 is 5.0; 0.50 is 50.0. And the article "a" goes whatever it is for: the choice "A"
+is the empty text, and a full stop or a space is right.
 """
 
 from importlib.metadata import version

@@ -7,10 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check math-verify==0.9.0 latex2sympy2_extended==1.11.0 sympy==1.14.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-r"""math-verify 0.9.0: a thin space between thousands, as many books and models write them, makes a mixed number of the
-two parts: 12\,345 is 12 + 345 = 357, and 1\,234\,567 is 802. Parts of zeros are multiplied, so that 10\,000, 20\,000 and
-0 are all equal. The right answer without the space is refused, and a wrong one is accepted. With a comma, in braces or
-not, the number is read whole. Nothing is said.
+r"""math-verify 0.9.0: a thin space between thousands, as many books and models write them, makes a
+mixed number of the two parts: 12\,345 is 12 + 345 = 357, and 1\,234\,567 is 802. Parts of zeros are
+multiplied, so that 10\,000, 20\,000 and 0 are all equal. The right answer without the space is
+refused, and a wrong one is accepted. With a comma, in braces or not, the number is read whole.
+Nothing is said.
 """
 
 from importlib.metadata import version

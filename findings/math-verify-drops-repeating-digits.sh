@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check math-verify==0.9.0 latex2sympy2_extended==1.11.0 sympy==1.14.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-r"""math-verify 0.9.0: of a decimal whose repeating digits begin at the point, as 0.\overline{3}, the part before the point
-is left. So a third, two thirds and 0 are one answer, and 2.\overline{6} is 2 and not 8/3. Digits before the bar make a
-product with an unknown of it, which equals neither 1/6 nor 0.1. LaTeX's \bar is read alike. Nothing is said.
+r"""math-verify 0.9.0: of a decimal whose repeating digits begin at the point, as 0.\overline{3},
+the part before the point is left. So a third, two thirds and 0 are one answer, and 2.\overline{6}
+is 2 and not 8/3. Digits before the bar make a product with an unknown of it, which equals neither
+1/6 nor 0.1. LaTeX's \bar is read alike. Nothing is said.
 """
 
 from importlib.metadata import version

@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check math-verify==0.9.0 latex2sympy2_extended==1.11.0 sympy==1.14.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""math-verify 0.9.0: letters are made small before formulas are compared. An answer in which a capital and its small
-letter stand for two things, as two radii or a number and its count, is simplified as if they were one: R - r is 0, and
-N/n is 1. Those answers are accepted, and so is one that swaps the letters. Nothing is said.
+"""math-verify 0.9.0: letters are made small before formulas are compared. An answer in which a
+capital and its small letter stand for two things, as two radii or a number and its count, is
+simplified as if they were one: R - r is 0, and N/n is 1. Those answers are accepted, and so is one
+that swaps the letters. Nothing is said.
 """
 
 from importlib.metadata import version

@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check math-verify==0.9.0 latex2sympy2_extended==1.11.0 sympy==1.14.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""math-verify 0.9.0: the index that says in which base a number is written is dropped. The same digits in any base are
-one answer, as is the number in base ten that they would spell, and the value that they stand for is refused. So a task
-that asks for a change of base is met by writing the digits of the question. Nothing is said.
+"""math-verify 0.9.0: the index that says in which base a number is written is dropped. The same
+digits in any base are one answer, as is the number in base ten that they would spell, and the value
+that they stand for is refused. So a task that asks for a change of base is met by writing the
+digits of the question. Nothing is said.
 """
 
 from importlib.metadata import version

@@ -7,9 +7,9 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check math-verify==0.9.0 latex2sympy2_extended==1.11.0 sympy==1.14.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-r"""math-verify 0.9.0: of $x \equiv 3 \pmod 7$ and of $3 \bmod 7$ the parser takes the number at the end, 7. So each remainder
-equals each other one, and 7 itself, and the right number alone is refused. With \mod, which LaTeX has too, $5 \mod 7$ is
-5. Nothing is said.
+r"""math-verify 0.9.0: of $x \equiv 3 \pmod 7$ and of $3 \bmod 7$ the parser takes the number at the
+end, 7. So each remainder equals each other one, and 7 itself, and the right number alone is
+refused. With \mod, which LaTeX has too, $5 \mod 7$ is 5. Nothing is said.
 """
 
 from importlib.metadata import version

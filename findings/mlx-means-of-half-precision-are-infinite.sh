@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check mlx[cpu]==0.32.4 torch==2.13.0 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""mlx 0.32.4 on CPU: `mean` sums float16 numbers in float16 and then divides, so that it is infinite as soon as their sum
-passes 65,504, however small they are: the loss of an untrained model over 8,192 tokens is enough, for cross_entropy with
-reduction="mean" too. numpy and PyTorch sum in float32 and give the mean.
+"""mlx 0.32.4 on CPU: `mean` sums float16 numbers in float16 and then divides, so that it is
+infinite as soon as their sum passes 65,504, however small they are: the loss of an untrained model
+over 8,192 tokens is enough, for cross_entropy with reduction="mean" too. numpy and PyTorch sum in
+float32 and give the mean.
 """
 
 import mlx.core as mx

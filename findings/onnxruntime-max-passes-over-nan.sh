@@ -7,10 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check torch==2.13.0 numpy==2.4.6 onnx==1.23.2 onnxscript==0.7.2 onnxruntime==1.32.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""onnxruntime 1.32.0 on CPU, models exported by torch 2.13.0: `max` and `min` over a dimension pass over NaN, and `argmax`
-gives the place of the largest number beside it. In PyTorch and numpy a NaN makes the maximum NaN, and argmax gives its
-place. So a check of logits for NaN by their maximum, or a choice of the best token of broken logits, looks sound in the
-exported model. Elementwise `maximum`, sums and softmax keep it.
+"""onnxruntime 1.32.0 on CPU, models exported by torch 2.13.0: `max` and `min` over a dimension pass
+over NaN, and `argmax` gives the place of the largest number beside it. In PyTorch and numpy a NaN
+makes the maximum NaN, and argmax gives its place. So a check of logits for NaN by their maximum, or
+a choice of the best token of broken logits, looks sound in the exported model. Elementwise
+`maximum`, sums and softmax keep it.
 """
 
 import contextlib

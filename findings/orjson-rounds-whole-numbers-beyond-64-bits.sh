@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check orjson==3.13.0 msgspec==0.23.0 ujson==6.1.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""orjson 3.13.0: a whole number of 20 or more digits is read as a float, so that its last digits are others, and two
-ID's that differ in them are equal. Python's json, msgspec and ujson give the number as written. orjson itself refuses
-to write such a whole number, but writes the float that it made of it: reading a file and writing it again changes it.
+"""orjson 3.13.0: a whole number of 20 or more digits is read as a float, so that its last digits
+are others, and two ID's that differ in them are equal. Python's json, msgspec and ujson give the
+number as written. orjson itself refuses to write such a whole number, but writes the float that it
+made of it: reading a file and writing it again changes it.
 """
 
 import json

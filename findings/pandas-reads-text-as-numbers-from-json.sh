@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check pandas==3.1.1 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""pandas 3.1.1: `read_json` turns a column of JSON text into numbers where all of it converts: codes lose their zeros, the
-answer "nan" is no value, "1_000" is 1000 and "1e3" is 1000.0, and an ID of 20 digits is rounded to a float. One row that
-is no number leaves the column text, so that types depend on the rows of a file. `dtype=False` leaves text alone.
+"""pandas 3.1.1: `read_json` turns a column of JSON text into numbers where all of it converts:
+codes lose their zeros, the answer "nan" is no value, "1_000" is 1000 and "1e3" is 1000.0, and an ID
+of 20 digits is rounded to a float. One row that is no number leaves the column text, so that types
+depend on the rows of a file. `dtype=False` leaves text alone.
 """
 
 import io

@@ -7,10 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check pandas==3.1.1 pyarrow==26.0.1 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""pyarrow 26.0.1, pandas 3.1.1: a data set that is written by the values of a text column is read with those values as
-whole numbers, where all of them look like ones. Leading zeros are gone, and so "7" and "007" are one value, which
-pandas cannot read at all. A single value that is no number, or is above 2,147,483,647, leaves all of them text. The
-files do not hold the column, only the names of folders do, and nothing is said.
+"""pyarrow 26.0.1, pandas 3.1.1: a data set that is written by the values of a text column is read
+with those values as whole numbers, where all of them look like ones. Leading zeros are gone, and so
+"7" and "007" are one value, which pandas cannot read at all. A single value that is no number, or
+is above 2,147,483,647, leaves all of them text. The files do not hold the column, only the names of
+folders do, and nothing is said.
 """
 
 import pandas
@@ -30,7 +31,7 @@ def read(values):
     return back, table["code"].to_pylist()
 
 
-print(f"pandas {pandas.__version__}, pyarrow {pyarrow.__version__}, codes as written, as pandas reads them, and as pyarrow does:")
+print(f"pandas {pandas.__version__}, pyarrow {pyarrow.__version__}, codes as written, as each reads them:")
 expected = {
     ("007", "08"): [7, 8],
     ("007", "08", "x"): ["007", "08", "x"],

@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check pyorc==0.12.0 pyarrow==26.0.1
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""pyorc 0.12.0: a whole number that does not fit the type of its column is written, and nothing is said. In a tinyint 300
-is 44. In a smallint or int the file holds more bits than the type has: pyorc reads the number that was written, and
-pyarrow, which takes the type at its word, reads the token 70,000 as 4,464. pyarrow refuses to make any of these.
+"""pyorc 0.12.0: a whole number that does not fit the type of its column is written, and nothing is
+said. In a tinyint 300 is 44. In a smallint or int the file holds more bits than the type has: pyorc
+reads the number that was written, and pyarrow, which takes the type at its word, reads the token
+70,000 as 4,464. pyarrow refuses to make any of these.
 """
 
 import io

@@ -7,10 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check pyyaml==6.0.4 omegaconf==2.3.1 ruamel.yaml==0.19.1
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""pyyaml 6.0.4, omegaconf 2.3.1, ruamel.yaml 0.19.1: PyYAML quotes the text that it would itself take for something else.
-Numbers with an exponent need a point and a sign there, so that the text 12e3 is written bare, and OmegaConf, which Hydra
-reads configs with, and ruamel.yaml read a number: the name of a run or a short commit is another one, or infinite. The
-other way round, ruamel.yaml writes a rate of 1e-05 and the text 12:30 bare, which are text and 750 to PyYAML.
+"""pyyaml 6.0.4, omegaconf 2.3.1, ruamel.yaml 0.19.1: PyYAML quotes the text that it would itself
+take for something else. Numbers with an exponent need a point and a sign there, so that the text
+12e3 is written bare, and OmegaConf, which Hydra reads configs with, and ruamel.yaml read a number:
+the name of a run or a short commit is another one, or infinite. The other way round, ruamel.yaml
+writes a rate of 1e-05 and the text 12:30 bare, which are text and 750 to PyYAML.
 """
 
 import io
@@ -28,10 +29,18 @@ def by_ruamel(value):
 
 
 print(", ".join(f"{name} {version(name)}" for name in ("pyyaml", "omegaconf", "ruamel.yaml")))
-for text, number in (("12e3", 12000.0), ("1e-5", 1e-5), ("4e400", float("inf")), ("1200", "1200"), ("1.2e+3", "1.2e+3"), ("no", "no")):
+for text, number in (
+    ("12e3", 12000.0),
+    ("1e-5", 1e-5),
+    ("4e400", float("inf")),
+    ("1200", "1200"),
+    ("1.2e+3", "1.2e+3"),
+    ("no", "no"),
+):
     written = yaml.safe_dump({"value": text})
-    own, omega, ruamel = (one["value"] for one in (yaml.safe_load(written), OmegaConf.create(written), YAML(typ="safe").load(written)))
-    print(f"  {text!r} is written as {written.strip()!r}: PyYAML reads {own!r}, OmegaConf {omega!r}, ruamel.yaml {ruamel!r}")
+    read = (yaml.safe_load(written), OmegaConf.create(written), YAML(typ="safe").load(written))
+    own, omega, ruamel = (one["value"] for one in read)
+    print(f"  {text!r} as {written.strip()!r}: PyYAML reads {own!r}, OmegaConf {omega!r}, ruamel.yaml {ruamel!r}")
     assert own == text and omega == ruamel == number
 for value, other in ((1e-05, "1e-05"), ("12:30", 750), ("no", False), (0.5, 0.5)):
     written = by_ruamel(value)

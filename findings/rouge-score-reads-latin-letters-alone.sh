@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check rouge-score==0.1.2 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""rouge-score 0.1.2: its tokenizer keeps the letters a to z and digits and takes all else for space. A text in any other
-script has no words: ROUGE of the same text twice is 0. Where a number stands in it, the number is all that is compared,
-and unlike texts have 1. Accents split words: "naïve" is "na" and "ve". Signs and points go too: -5 has 1 against 5.
+"""rouge-score 0.1.2: its tokenizer keeps the letters a to z and digits and takes all else for
+space. A text in any other script has no words: ROUGE of the same text twice is 0. Where a number
+stands in it, the number is all that is compared, and unlike texts have 1. Accents split words:
+"naïve" is "na" and "ve". Signs and points go too: -5 has 1 against 5.
 """
 
 from importlib.metadata import version
@@ -18,7 +19,8 @@ from rouge_score.rouge_scorer import RougeScorer
 
 
 def rouge(wanted, answer):
-    return {name: round(float(score.fmeasure), 2) for name, score in RougeScorer(["rouge1", "rougeL"]).score(wanted, answer).items()}
+    scores = RougeScorer(["rouge1", "rougeL"]).score(wanted, answer)
+    return {name: round(float(score.fmeasure), 2) for name, score in scores.items()}
 
 
 print(f"rouge-score {version('rouge-score')}, wanted, answer, F measures:")

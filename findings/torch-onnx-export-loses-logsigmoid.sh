@@ -7,10 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check torch==2.13.0 numpy==2.4.6 onnx==1.23.2 onnxscript==0.7.2 onnxruntime==1.32.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""torch 2.13.0, onnxscript 0.7.2, onnxruntime 1.32.0 on CPU: the exporter writes `logsigmoid` as the logarithm of a sigmoid,
-and ONNX Runtime's sigmoid is 0 from -18 down. So the preference for a pair of answers whose rewards lie 18 apart, and the
-`binary_cross_entropy_with_logits` of a confident wrong logit, are infinite, where PyTorch has 18; at -17 it is 0.8 off.
-`logaddexp` is written as exponentials, and fails from 89 up and -104 down. `softplus` holds. Nothing is said.
+"""torch 2.13.0, onnxscript 0.7.2, onnxruntime 1.32.0 on CPU: the exporter writes `logsigmoid` as
+the logarithm of a sigmoid, and ONNX Runtime's sigmoid is 0 from -18 down. So the preference for a
+pair of answers whose rewards lie 18 apart, and the `binary_cross_entropy_with_logits` of a
+confident wrong logit, are infinite, where PyTorch has 18; at -17 it is 0.8 off. `logaddexp` is
+written as exponentials, and fails from 89 up and -104 down. `softplus` holds. Nothing is said.
 """
 
 import contextlib
@@ -62,5 +63,7 @@ for name, function, numbers, expected in cases:
     own, exported = results(function, *numbers)
     print(f"  {name} {numbers}: {[round(one, 3) for one in own]}, {[round(one, 3) for one in exported]}")
     assert all(one == two or abs(one - two) < 1e-3 for one, two in zip(exported, expected))
-    assert all(abs(one) < infinity and (abs(two) == infinity or abs(one - two) < 1e-3) for one, two in zip(own, expected))
+    assert all(
+        abs(one) < infinity and (abs(two) == infinity or abs(one - two) < 1e-3) for one, two in zip(own, expected)
+    )
 PYTHON

@@ -7,9 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check torch==2.13.0 numpy==2.4.6 onnx==1.23.2 onnxscript==0.7.2 onnxruntime==1.32.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""torch 2.13.0, onnxscript 0.7.2: ONNX has no reduction by mean, and the exporter writes `scatter_reduce` with
-reduce="mean", by which tokens are pooled to words or nodes to graphs, as a scatter without any reduction: what comes last
-is kept. Sums and extremes are right. The export succeeds, and nothing is said.
+"""torch 2.13.0, onnxscript 0.7.2: ONNX has no reduction by mean, and the exporter writes
+`scatter_reduce` with reduce="mean", by which tokens are pooled to words or nodes to graphs, as a
+scatter without any reduction: what comes last is kept. Sums and extremes are right. The export
+succeeds, and nothing is said.
 """
 
 import contextlib
@@ -38,11 +39,12 @@ def results(*settings):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         torch.onnx.export(model, (VALUES, PLACES), "model.onnx", dynamo=True)
     session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
-    return model(VALUES, PLACES).tolist(), session.run(None, dict(zip(names, (VALUES.numpy(), PLACES.numpy()))))[0].tolist()
+    given = {one.name: value.numpy() for one, value in zip(session.get_inputs(), (VALUES, PLACES))}
+    return model(VALUES, PLACES).tolist(), session.run(None, given)[0].tolist()
 
 
-print(f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}, {VALUES.tolist()} at {PLACES.tolist()}: PyTorch, exported")
+print(f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}: PyTorch, exported")
+print(f"  {VALUES.tolist()} at {PLACES.tolist()}:")
 for reduce in ("mean", "sum", "amax"):
     for include_self in (False, True):
         own, exported = results(reduce, include_self)
