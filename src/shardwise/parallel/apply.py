@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from shardwise.parallel.compiled import apply_compile
 from shardwise.parallel.ddp import Buckets, apply_replication
-from shardwise.parallel.experts import RealRows, apply_experts, leave_padding, stacks_of
-from shardwise.parallel.fsdp import apply_sharding, shard_experts
+from shardwise.parallel.experts import RealRows, apply_experts, dealt_parameters, leave_padding
+from shardwise.parallel.fsdp import apply_sharding
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.mesh import World, side_by_side
 from shardwise.parallel.pipeline import Pipeline
@@ -112,29 +111,17 @@ def parallelize(
 
         # Shard on the meta device, so that no rank ever holds more than its own shard.
         if execution.gathers_weights:
-            dealt = (
-                {p for e in stage.experts.values() for p in stacks_of(e).parameters()} if world.expert_mesh else set()
-            )
             apply_sharding(
                 stage.root,
                 blocks=stage.blocks,
                 before=stage.before,
                 behind=stage.behind,
-                mesh=_sharding(world),
+                mesh=side_by_side(world.replicas, world.shards) if world.replicas.size() > 1 else world.shards,
                 layout=execution.layout,
                 compute_dtype=compute_dtype,
                 on_host=execution.parameters_on_host,
-                apart=dealt,
+                dealt=None if world.expert_mesh is None else ([*stage.experts.values()], world.expert_mesh),
             )
-            if world.expert_mesh is not None:
-                shard_experts(
-                    stage.experts.values(),
-                    mesh=world.expert_mesh,
-                    layout=execution.layout,
-                    compute_dtype=compute_dtype,
-                    on_host=execution.parameters_on_host,
-                    dealt=dealt,
-                )
 
     materialise()
 
@@ -166,21 +153,12 @@ def parallelize(
 def _finish(stages: Sequence[Stage], *, world: World, replicates: bool) -> Finish:
     """What is left after backward; `replicates` if neither DDP nor FSDP reduces over replicas."""
     named = [(stage, name, p) for stage in stages for name, p in stage.root.named_parameters() if p.requires_grad]
+    experts = [] if world.expert_mesh is None else [one for stage in stages for one in stage.experts.values()]
     return Finish(
         trained=tuple(p for _, _, p in named),
         tied=tuple(p for stage, name, p in named if name in stage.tied),
         ends=world.pipes.ends if world.pipes is not None else None,
         replicas=world.data_group if replicates and world.data_group.size() > 1 else None,
-        dealt=_dealt(stages, world),
+        dealt=dealt_parameters(experts),
         expert_replicas=None if world.expert_mesh is None else world.expert_mesh["dp_mod_ep"].get_group(),
     )
-
-
-def _dealt(stages: Sequence[Stage], world: World) -> frozenset[nn.Parameter]:
-    """Parameters of experts that are dealt among data-parallel ranks."""
-    experts = [] if world.expert_mesh is None else [one for stage in stages for one in stage.experts.values()]
-    return frozenset(parameter for one in experts for parameter in stacks_of(one).parameters())
-
-
-def _sharding(world: World) -> DeviceMesh:
-    return side_by_side(world.replicas, world.shards) if world.replicas.size() > 1 else world.shards

@@ -32,8 +32,7 @@ def apply_replication(
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, constants)
     devices = [device] if device.type == "cuda" else None
     # Gradients are views of the buckets, so that there is no second copy.
-    options: dict[str, Any] = {"gradient_as_bucket_view": True, "init_sync": False}
-    options["find_unused_parameters"] = idle
+    options: dict[str, Any] = {"gradient_as_bucket_view": True, "init_sync": False, "find_unused_parameters": idle}
     replicated = DistributedDataParallel(root, device_ids=devices, process_group=group, **options)
     return replicated, _settle_buckets(replicated)
 

@@ -50,6 +50,11 @@ def stacks_of(experts: nn.Module) -> nn.Module:
     return cast(Any, experts).get_base_layer() if hasattr(experts, "get_base_layer") else experts
 
 
+def dealt_parameters(modules: Iterable[nn.Module]) -> frozenset[nn.Parameter]:
+    """Parameters of experts of which each rank holds some whole."""
+    return frozenset(parameter for one in modules for parameter in stacks_of(one).parameters())
+
+
 def apply_experts(modules: Iterable[nn.Module], *, mesh: DeviceMesh) -> None:
     """Deals stacked experts on the meta device over a mesh of one axis whose size divides their
     number: modules called with hidden states [tokens, width], indices, weights [tokens, top_k]."""

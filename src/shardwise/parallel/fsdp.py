@@ -6,7 +6,7 @@ Frozen and trainable parameters share a unit: a LoRA block is gathered in one co
 weights in host memory FSDP2 serves a single rank too.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import Shard
 from torch.utils._pytree import tree_map_only
 
+from shardwise.parallel.experts import dealt_parameters
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.axes import Layout, dim_of_shard
 from shardwise.spec.model.stages import unit_blocks
@@ -32,7 +33,7 @@ def apply_sharding(
     layout: Layout,
     compute_dtype: torch.dtype,
     on_host: bool = False,
-    apart: Iterable[nn.Parameter] = (),
+    dealt: tuple[Sequence[nn.Module], DeviceMesh] | None = None,
 ) -> None:
     """Shards a model in place over the last axis of `mesh`, replicating over the first of two.
 
@@ -42,7 +43,9 @@ def apply_sharding(
 
     `root`: whose forward is called, on the meta device; `before`, `behind`: the embedding and what
     is called behind the blocks, where they share no weight; `compute_dtype`: of gathered weights;
-    `on_host`: all stays in host memory; `apart`: parameters of another unit (`shard_experts`)."""
+    `on_host`: all stays in host memory; `dealt`: experts inside the blocks that are dealt among
+    ranks, which are units of their own, and a mesh of the axes of experts."""
+    apart = dealt_parameters(() if dealt is None else dealt[0])
     left_out = {*apart, *(parameter for parameter in root.parameters() if not parameter.numel())}
     shard = _shard(mesh, compute_dtype=compute_dtype, on_host=on_host)
     # By whole parameters, before they are cut: the planner forms units by the same numbers.
@@ -66,29 +69,20 @@ def apply_sharding(
     if before and not any(parameter.requires_grad for module in before for parameter in module.parameters()):
         # A frozen embedding has no backward. The root is there: nothing is prefetched in its place.
         cast(FSDPModule, units[0][0]).set_modules_to_backward_prefetch([cast(FSDPModule, root)])
-
-
-def shard_experts(
-    experts: Iterable[nn.Module],
-    *,
-    mesh: DeviceMesh,
-    layout: Layout,
-    compute_dtype: torch.dtype,
-    on_host: bool = False,
-    dealt: Collection[nn.Parameter],
-) -> None:
-    """Shards experts `dealt` among ranks, which blocks leave out; their adapters are the blocks'.
-    `mesh` has the axes of experts. Gradients are divided by as many ranks as all others."""
-    over = mesh["dp_outer", "dp_mod_ep"] if layout.shard_degree > 1 and layout.copies > 1 else mesh["dp_mod_ep"]
-    shard = _shard(over, compute_dtype=compute_dtype, on_host=on_host)
+    if dealt is None:
+        return
+    # Blocks left dealt experts out; their adapters are the blocks'.
+    experts, expert_mesh = dealt
+    axes = ("dp_outer", "dp_mod_ep") if layout.shard_degree > 1 and layout.copies > 1 else "dp_mod_ep"
+    shard = _shard(expert_mesh[axes], compute_dtype=compute_dtype, on_host=on_host)
     for module in experts:
-        others = {parameter for parameter in module.parameters() if parameter not in dealt}
+        others = {parameter for parameter in module.parameters() if parameter not in apart}
         shard(module, reshard_after_forward=layout.reshard_after_forward, ignored_params=others or None)
         sharded = cast(FSDPModule, module)
         # A dealt expert's gradient is a mean over all data ranks, as others', not over its shards.
         sharded.set_gradient_divide_factor(float(layout.data_world_size * layout.cp))
         # gloo does not scale as it reduces; where there is nothing to reduce torch divides anyway
-        sharded.set_force_sum_reduction_for_comms(mesh.device_type == "cpu" and mesh["dp_mod_ep"].size() > 1)
+        sharded.set_force_sum_reduction_for_comms(mesh.device_type == "cpu" and expert_mesh["dp_mod_ep"].size() > 1)
 
 
 def _shard(mesh: DeviceMesh, *, compute_dtype: torch.dtype, on_host: bool) -> Callable[..., Any]:

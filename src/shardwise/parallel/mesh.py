@@ -216,14 +216,8 @@ def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
     else:
         if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < size and not _is_one_machine():
             choose_interface(os.environ["MASTER_ADDR"])
-        own = _own_store if LISTENING in os.environ or _is_one_machine() else _torchs_store
-        store = met(partial(own, rank=rank, size=size), rank=rank, size=size, timeout=TIMEOUT)
+        store = met(partial(_open_store, rank=rank, size=size), rank=rank, size=size, timeout=TIMEOUT)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-
-
-def _torchs_store(timeout: timedelta, *, rank: int, size: int) -> Store:
-    """That of torchrun's agent, or one that rank 0 opens."""
-    return next(rendezvous("env://", rank, size, timeout=timeout))[0]
 
 
 def _is_one_machine() -> bool:
@@ -232,8 +226,11 @@ def _is_one_machine() -> bool:
     return os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1") and not agent
 
 
-def _own_store(timeout: timedelta, *, rank: int, size: int) -> Store:
-    """A store that listens where our launcher does, or on loopback; torch's listens everywhere."""
+def _open_store(timeout: timedelta, *, rank: int, size: int) -> Store:
+    """A store that listens where our launcher does, or on loopback; else that of torchrun's agent,
+    or torch's own, which listens everywhere."""
+    if LISTENING not in os.environ and not _is_one_machine():
+        return next(rendezvous("env://", rank, size, timeout=timeout))[0]
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     listening = None
     if rank == 0:

@@ -59,11 +59,6 @@ class Pipeline:
         """The root modules of this rank's stages."""
         return tuple(self.stages.values())
 
-    @property
-    def kept_gradients(self) -> Sequence[torch.Tensor]:
-        """None: those of a step are freed by it."""
-        return ()
-
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
         """As `WholeModel.gradients`; all micro-batches are one run of the schedule."""
         # DDP and FSDP divide gradients by the number of ranks: the loss is enlarged by as much.

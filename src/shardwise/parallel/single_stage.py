@@ -49,11 +49,6 @@ class WholeModel:
         """The root module."""
         return (self.module,)
 
-    @property
-    def kept_gradients(self) -> Sequence[torch.Tensor]:
-        """What of gradients is there between steps: DDP's buckets."""
-        return [view for _, view in self.begin.places]
-
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
         """Accumulates gradients of `scale` times the summed loss of all ranks' micro-batches.
         Returns a float64 scalar: this rank's part of the summed loss; all parts add up to it."""

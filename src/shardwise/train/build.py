@@ -16,6 +16,7 @@ from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.offload import HostCopies
 from shardwise.parallel.optimizer.stepped import Detour, LocalParts, Stepped
 from shardwise.parallel.optimizer.zero1 import Windows
+from shardwise.parallel.single_stage import WholeModel
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import read_places
 from shardwise.spec.layout.execution import Execution
@@ -94,7 +95,9 @@ def build(
     read_back_states(optimizer, world, stepped)
     read_back_places(optimizer, model.parameters, stepped, execution=execution, device=world.device)
     types = LiveTypes(optimizer, model.parameters, stepped, execution=execution)
-    weights, buckets = [p for _, p in model.parameters], model.spread.kept_gradients
+    # Of gradients DDP's buckets alone stay between steps.
+    buckets = [view for _, view in model.spread.begin.places] if isinstance(model.spread, WholeModel) else []
+    weights = [p for _, p in model.parameters]
     meter = MemoryMeter(world.device, parameters=weights, optimizer=optimizer, buckets=buckets)
     scale = LossScale.of(execution.precision)
     mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"] * job.sides)

@@ -43,23 +43,20 @@ def check_memory(planned: Cluster, forecast: MemoryForecast, device: torch.devic
     capacity, needed = forecast.capacity_bytes, forecast.peak_bytes
     if needed > capacity:  # it is tried, or was, whatever is forecast
         needed = round(_ENOUGH_MEMORY * capacity)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        free, total = torch.cuda.mem_get_info(device)
-        left, is_smaller = free + planned.gpu.context_bytes, total < _ENOUGH_MEMORY * capacity
-        if not is_smaller and left >= needed:
-            return
-        if is_smaller or time.monotonic() >= deadline:
-            break
-        time.sleep(0.2)
     name = f"{torch.cuda.get_device_properties(device).name} (cuda:{device.index})"
-    if is_smaller:
+    deadline, (free, total) = time.monotonic() + PATIENCE_SECONDS, torch.cuda.mem_get_info(device)
+    if total < _ENOUGH_MEMORY * capacity:
         counts = f"has {format_gib(total)}, and the plan counts on {format_gib(capacity)}"
         raise HardwareError(f"{name} {counts}; plan again on this machine, with hardware left out")
-    raise HardwareError(
-        f"{name} has {format_gib(left)} of {format_gib(total)} free, and the plan needs {format_gib(needed)} at its "
-        f"peak; free the memory, or start again: what is free then is planned for; held by {holders(device)}"
-    )
+    while (left := free + planned.gpu.context_bytes) < needed:
+        if time.monotonic() >= deadline:
+            raise HardwareError(
+                f"{name} has {format_gib(left)} of {format_gib(total)} free, and the plan needs {format_gib(needed)} "
+                "at its peak; free the memory, or start again: what is free then is planned for; held by "
+                f"{holders(device)}"
+            )
+        time.sleep(0.2)
+        free, _ = torch.cuda.mem_get_info(device)
 
 
 def holders(device: torch.device) -> str:

@@ -8,7 +8,7 @@ from shardwise.spec.run import EVALUATION, SAVING
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError, check_finite, check_sights
 from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
-from shardwise.train.optim import gradient_norm, learning_rate
+from shardwise.train.optim import gradient_norm
 from shardwise.train.update import Update
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
@@ -33,11 +33,12 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Loop
     batch = next(upcoming, None)
     while batch is not None:
         journal.stepping()
-        rate = learning_rate(build.optimizer)
+        rate = float(build.optimizer.param_groups[0]["lr"])
         with build.metrics.working(batch):
             update = launch(build, batch)
         sight, following = look(batch, build.data), next(upcoming, None)  # while the device works
-        skipped, scale = not _check(build, batch, update), build.step.scale.of_the_loss
+        skipped, scale = not _check(build, batch, update), build.step.scale
+        loss_scale = None if scale.is_fixed else scale.value  # of this step
         _follow(build, batch, skipped=skipped)
         build.metrics.stepped()
         journal.stepped(batch.step)
@@ -57,7 +58,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Loop
             journal.warn(f"the evaluation after step {batch.step} was left out: the run was asked to stop")
         loss, norm = update.figures
         kept = None if skipped else norm
-        shown = {"eval_loss": eval_loss, "loss_scale": scale, "figures": figures}
+        shown = {"eval_loss": eval_loss, "loss_scale": loss_scale, "figures": figures}
         build.metrics.record(batch, loss=loss, norm=kept, learning_rate=rate, pulse=pulse, **shown)
         ends = last or bool(asked)
         saving = _saves(build, batch.step, last=last, asked=bool(asked))
@@ -65,21 +66,15 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Loop
             # Frozen weights do not change: they are compared before something is kept of them.
             compared = build.model.parameters if saving or ends else build.model.trained
             check_replicas(build.world, compared, when=f"after step {batch.step}")
-        if saving and not ends:
+        if saving:
             with build.meter.during(SAVING):
-                build.checkpoints.begin(batch.step)
+                saving = build.checkpoints.begin(batch.step)
         if ends:
-            build.checkpoints.commit()
-            saved = saving and _save(build, batch.step)
+            saved = build.checkpoints.commit() and saving
             return LoopOutcome(steps=batch.step, signal=0 if last else asked, saved=saved)
         build.metrics.edge()
         batch = following
     return LoopOutcome(steps=total, saved=True)
-
-
-def _save(build: Build, step: int) -> bool:
-    with build.meter.during(SAVING):
-        return build.checkpoints.save(step)
 
 
 def launch(build: Build, batch: GlobalBatch) -> Update:
@@ -113,7 +108,7 @@ def _follow(build: Build, batch: GlobalBatch, *, skipped: bool) -> None:
     """Renews the scale of the loss. Raises GuardError: none keeps gradients finite."""
     scale = build.step.scale
     scale.follow(skipped=skipped)
-    if scale.is_exhausted:
+    if scale.value < 1.0:
         raise GuardError(
             f"step {batch.step}: gradients overflow float16 at every scale of the loss down to 1, and all steps since "
             "were skipped; use train.precision: mixed or fp32, or look at the model"

@@ -28,11 +28,6 @@ class LossScale:
         """What a precision begins with."""
         return cls(value=FIRST_SCALE, is_fixed=False) if precision == "fp16" else cls()
 
-    @property
-    def of_the_loss(self) -> float | None:
-        """The scale of the next step; None where nothing is scaled."""
-        return None if self.is_fixed else self.value
-
     def skips(self, *, loss: float, norm: float) -> bool:
         """Whether a step is left out: gradients overflowed, though the loss did not."""
         return not self.is_fixed and math.isfinite(loss) and not math.isfinite(norm)
@@ -46,11 +41,6 @@ class LossScale:
             self.value *= BACKOFF
         elif self.good_steps == GROWTH_STEPS:
             self.value, self.good_steps = self.value * GROWTH, 0
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether no scale keeps gradients finite: it has come below 1."""
-        return self.value < 1.0
 
     def to_json(self) -> dict[str, float]:
         """For a checkpoint."""

@@ -86,8 +86,3 @@ def _norms_of_rows(gradient: Tensor) -> list[Tensor]:
     whole = flat.numel() // _ROW * _ROW
     rows = (flat[:whole].view(-1, _ROW), flat[whole:].view(1, -1))
     return [torch.linalg.vector_norm(each, dim=1, dtype=torch.float32) for each in rows]
-
-
-def learning_rate(optimizer: torch.optim.Optimizer) -> float:
-    """The rate the next step uses."""
-    return float(optimizer.param_groups[0]["lr"])

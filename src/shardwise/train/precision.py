@@ -32,10 +32,7 @@ def cast_activations(anatomy: Anatomy, *, first_block: int, dtype: torch.dtype) 
     def cast(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
         return output.to(dtype)
 
-    def cast_stream(_block: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (inputs[0].to(dtype), *inputs[1:])
-
-    anatomy.blocks[first_block].register_forward_pre_hook(cast_stream)
+    anatomy.blocks[first_block].register_forward_pre_hook(lambda _, inputs: (inputs[0].to(dtype), *inputs[1:]))
     norms = (m for m in anatomy.backbone.modules() if "Norm" in type(m).__name__ and next(m.children(), None) is None)
     for module in (anatomy.embedding, *norms):
         module.register_forward_hook(cast)

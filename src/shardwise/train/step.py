@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -119,11 +120,8 @@ class GradientAccumulator:
 
     def _inputs(self, micros: Sequence[MicroBatch], row_losses: Sequence[RowLoss] | None = None) -> list[Inputs]:
         layout, device = self.world.layout, self.world.device
-        at = layout.coordinates(self.world.rank).cp
-
-        def own(rows: torch.Tensor) -> torch.Tensor:
-            """This rank's parts of whole rows [batch, length], whose labels are shifted already."""
-            return own_parts(rows, degree=layout.cp, index=at)
+        # This rank's parts of whole rows [batch, length], whose labels are shifted already.
+        own = partial(own_parts, degree=layout.cp, index=layout.coordinates(self.world.rank).cp)
 
         def targets(micro: MicroBatch, row_loss: RowLoss | None) -> Targets:
             if self.preferences is None:

@@ -11,7 +11,7 @@ from transformers.optimization import Adafactor
 
 from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.layout.execution import OptimizerName
-from shardwise.train.optim import build_optimizer, build_schedule, gradient_norm, learning_rate, moves
+from shardwise.train.optim import build_optimizer, build_schedule, gradient_norm, moves
 from shardwise.train.update import Update
 
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ def rates(total: int, **settings: Any) -> list[float]:
     schedule = build_schedule(optimizer, train=train, total_steps=total)
     found: list[float] = []
     for _ in range(total):
-        found.append(learning_rate(optimizer))
+        found.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
     return found

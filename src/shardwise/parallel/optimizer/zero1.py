@@ -34,9 +34,8 @@ class Windows(Detour):
         self.meshes = [dealt if dealt is not None and is_dealt else dense for is_dealt in are_dealt]
         named = zip(self.weights, self.meshes, strict=True)
         self.named: Named = [(name, nn.Parameter(_rows(whole.detach(), mesh))) for (name, whole), mesh in named]
-        windows = (window.detach() for _, window in self.named)
-        triples = zip(windows, weights.placed, self.meshes, strict=True)
-        self.placed: list[torch.Tensor] = [_placed(*triple) for triple in triples]
+        triples = zip(self.named, weights.placed, self.meshes, strict=True)
+        self.placed: list[torch.Tensor] = [_placed(one.detach(), whole, mesh) for (_, one), whole, mesh in triples]
 
     def before_step(self) -> None:
         """Makes each window's gradient a view of the whole gradient's rows."""
@@ -67,8 +66,7 @@ def _placed(rows: torch.Tensor, whole: torch.Tensor, mesh: DeviceMesh) -> DTenso
     sliced: Placement = whole.placements[0] if isinstance(whole, DTensor) else Replicate()
     # A slice is cut, not the whole weight, in which the rows of a shard lie apart then.
     sharded = _StridedShard(0, split_factor=mesh.size(1)) if sliced == Shard(0) else Shard(0)
-    placements = [sharded, sliced]
-    return DTensor.from_local(rows, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
+    return DTensor.from_local(rows, mesh, [sharded, sliced], run_check=False, shape=whole.shape, stride=whole.stride())
 
 
 class _Span(NamedTuple):

@@ -7,8 +7,8 @@ mfu = model FLOPs per token * tokens_per_second / (ranks * peak FLOP/s).
 import math
 import time
 import timeit
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -66,14 +66,12 @@ class Metrics:
     _utilization_asked: float = -math.inf
     _edge: float = field(default_factory=time.perf_counter)
 
-    @contextmanager
-    def working(self, batch: GlobalBatch) -> Iterator[None]:
+    def working(self, batch: GlobalBatch) -> AbstractContextManager[None]:
         """Measures the work of a step, whose time runs from the last edge on."""
         self._cpu = time.process_time()
         micros = batch.micro_batches
         trained = (int((micro.labels != IGNORED).sum()) for micro in micros)
-        with self.meter.watch([micro.input_ids.shape[1] for micro in micros], trained=trained):
-            yield
+        return self.meter.watch([micro.input_ids.shape[1] for micro in micros], trained=trained)
 
     def stepped(self) -> None:
         """The step's figures have been read."""

@@ -170,8 +170,7 @@ class Parallelized:
 
     def train(self, mode: bool = True) -> Parallelized:
         """Switches dropout on or off."""
-        for module in self._model.spread.modules:
-            module.train(mode)
+        self._model.set_training(mode)
         return self
 
     def eval(self) -> Parallelized:

@@ -1,6 +1,6 @@
 """The reference's part of a step of preferences, the KL of a batch, figures."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -190,22 +190,19 @@ def counts_once(world: World) -> bool:
 
 
 @contextmanager
-def as_reference(modules: Iterable[nn.Module], *, adapters_off: bool = False) -> Generator[None]:
+def as_reference(modules: Sequence[nn.Module], *, adapters_off: bool = False) -> Generator[None]:
     """Inside, modules drop nothing out, and with `adapters_off` are the model that adapters were
     added to. PEFT's own switch would freeze adapters, and leave them so."""
-    roots = list(modules)
-    were = [root.training for root in roots]
-    layers: list[Any] = [one for root in roots for one in root.modules() if hasattr(one, "_disable_adapters")]
+    layers = [one for root in modules for one in root.modules() if adapters_off and hasattr(one, "_disable_adapters")]
+    training = [root for root in modules if root.training]
     try:
-        for root, was in zip(roots, were, strict=True):
-            if was:
-                root.train(False)
-        for layer in layers if adapters_off else ():
+        for root in training:
+            root.train(False)
+        for layer in layers:
             vars(layer)["_disable_adapters"] = True
         yield
     finally:
-        for layer in layers if adapters_off else ():
+        for layer in layers:
             vars(layer)["_disable_adapters"] = False
-        for root, was in zip(roots, were, strict=True):
-            if was:
-                root.train(True)
+        for root in training:
+            root.train(True)

@@ -5,7 +5,7 @@ to be a quadratic of the length times the rows.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -156,9 +156,9 @@ def profile_blocks(
     def measured(stand_in: type[nn.Module] | None) -> ModelProfile:
         """`stand_in`: what stands in the place of other blocks; None where all of them run."""
         fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
+        compute, drops = TYPES[execution.precision].compute, not job.train.disable_dropout
         state_packed(bool(job.data.packing))
         with alone(Layout(), rank=0) as world, ExitStack() as modes:
-            drops = not job.train.disable_dropout
             make = partial(_built, job, execution, deepcopy(config))
             (part,) = cut_parts(make, execution, world=world, shape=shape, drops=drops)
             anatomy = find_anatomy(part.model)
@@ -166,7 +166,7 @@ def profile_blocks(
             kept = [anatomy.blocks[index] for index in places] if stand_in is not None else [*anatomy.blocks]
             if sharded:
                 for parameter in filter(torch.is_floating_point, part.model.parameters()):
-                    parameter.data = parameter.data.to(TYPES[execution.precision].compute)
+                    parameter.data = parameter.data.to(compute)
 
             def fill() -> None:
                 modes.enter_context(fakes)
@@ -174,7 +174,6 @@ def profile_blocks(
                 _fill(part.model, fakes, ledger)
                 ledger.weights = {parameter.shape for parameter in part.model.parameters()}
 
-            compute = TYPES[execution.precision].compute
             stage = replace(part.stage, blocks=kept)
             spread = parallelize([stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
             hold_rotations(spread.modules)
@@ -365,35 +364,29 @@ def _fitted(
 ) -> ModelProfile:
     """Functions of rows and length through what was measured."""
 
-    def amount(of: Callable[[dict[str, Any]], Any]) -> Amount:
-        *single, double = (float(of(one)) for one in taken)
+    def amount(numbers: Iterable[Any]) -> Amount:
+        *single, double = map(float, numbers)
         once = 2 * single[0] - double
         square, linear, constant = np.polyfit(lengths, [one - once for one in single], 2)
         return Amount(once=once, row=(float(constant), float(linear), float(square)))
 
     def block(index: int) -> BlockProfile:
-        largest = taken[-1]["blocks"][index]
-
-        found = [one["blocks"][index]["backward"] for one in taken]
+        each = [one["blocks"][index] for one in taken]
         moments = [
-            Moment(
-                alive=amount(lambda one, key=key: one["blocks"][index]["backward"][key]), gradients=key[0], fresh=key[1]
-            )
-            for key in largest["backward"]
-            if all(key in other for other in found)
+            Moment(alive=amount(one["backward"][key] for one in each), gradients=key[0], fresh=key[1])
+            for key in each[-1]["backward"]
+            if all(key in one["backward"] for one in each)
         ]
-        amounts: dict[str, Any] = {
-            name: amount(lambda one, name=name: one["blocks"][index][name]) for name in ("saved", "forward", *_WORK)
-        }
-        return BlockProfile(**amounts, backward=tuple(_highest(moments)), operators=largest["operators"])
+        amounts: dict[str, Any] = {name: amount(one[name] for one in each) for name in ("saved", "forward", *_WORK)}
+        return BlockProfile(**amounts, backward=tuple(_highest(moments)), operators=each[-1]["operators"])
 
     return ModelProfile(
         precision=execution.precision,
         attention=execution.attn_implementation,
         recompute=execution.recompute,
         sharded=sharded,
-        shared=amount(lambda one: one["shared"]),
-        final=amount(lambda one: one["final"]),
+        shared=amount(one["shared"] for one in taken),
+        final=amount(one["final"] for one in taken),
         blocks=tuple(block(index) for index in range(len(taken[0]["blocks"]))),
     )
 

@@ -46,15 +46,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
                 for execution in (from_plain(Execution, one) for one in asked["executions"])
                 for sharded in ((False, True) if TYPES[execution.precision].autocasts else (False,))
             ]
-    except (
-        ShardwiseError,
-        RuntimeError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        NotImplementedError,
-    ) as error:
+    except (ShardwiseError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         return {"refused": f"{type(error).__name__}: {said(error)}"}
     return {"profiles": [asdict(profile) for profile in profiles]}
 

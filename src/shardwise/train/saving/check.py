@@ -5,9 +5,8 @@ Rank 0 also asks transformers or PEFT which tensors it will load.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -46,7 +45,8 @@ class Compared:
 def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
     """Compares what this rank owns with the files, bit for bit, several parameters at a time."""
     mine = [(name, piece(name, p)) for name, p in result.saved if ownership.counts(name, p)]
-    with _opened(folder) as handles, serial_operators() as threads, ThreadPoolExecutor(min(4, threads)) as pool:
+    handles = _opened(folder)
+    with serial_operators() as threads, ThreadPoolExecutor(min(4, threads)) as pool:
 
         def look(part: TensorShard) -> list[tuple[str | None, bool]]:
             if not part.local.numel():
@@ -82,16 +82,15 @@ def _look(
 
 def folder_faults(folder: Path, result: Result) -> list[str]:
     """What `from_pretrained` would miss or not use; of tied weights one is enough."""
-    with _opened(folder) as handles:
-        stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
+    copied, beside = Copied(result), set[str]()
+    handles = _opened(folder)
+    stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
+    changed = [key for key in copied.entries if not _is_copy(handles, key, of=copied.read(key))]
     if result.adapters is not None:
         base = build_on_meta(copy.deepcopy(cast(Any, result.model).config), attn_implementation="eager")
         expected, loaded = expected_tensors(base, folder, stored)
         return _differences([(key,) for key in expected], expected=expected, stored=loaded)
     model = build_on_meta(read_config(folder), attn_implementation="eager")
-    copied, beside = Copied(result), set[str]()
-    with _opened(folder) as handles:
-        changed = [key for key in copied.entries if not _is_copy(handles, key, of=copied.read(key))]
     keys = Keys(model, stored, stored.__getitem__, reads=language_weights(model))
     if result.beside is not None:
         beside = {keys.names[key] for key in result.beside.keys}
@@ -132,10 +131,9 @@ def _differences(groups: Any, *, expected: dict[str, Shape], stored: dict[str, S
     return faults + [f"{name} has the shape {stored[name]}; expected {expected[name]}" for name in wrong]
 
 
-@contextmanager
-def _opened(folder: Path) -> Iterator[dict[str, Any]]:
+def _opened(folder: Path) -> dict[str, Any]:
     """The open file of each key, of the files that `from_pretrained` opens."""
     files = {*((read_json(folder / INDEX) or {}).get("weight_map") or {}).values()}
     files = files or {ADAPTER if (folder / ADAPTER).is_file() else WEIGHTS}
     handles = [safe_open(folder / name, framework="pt") for name in sorted(files)]
-    yield {key: handle for handle in handles for key in handle.keys()}  # noqa: SIM118  # a handle is no mapping
+    return {key: handle for handle in handles for key in handle.keys()}  # noqa: SIM118  # a handle is no mapping

@@ -8,6 +8,7 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -40,13 +41,13 @@ class TensorDifference:
 def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> TensorDifference:
     """Compares tensors by name. One may differ by `tolerance` relative to its norm, or one rounding
     step of its dtype, whichever is more, or by a difference of norm at most `floor`."""
-    ours, theirs = _files_by_name(a), _files_by_name(b)
+    ours, theirs = _opened(a), _opened(b)
     counted, excused, faults = list[Excused](), list[Excused](), list[tuple[str, str]]()
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs:
             faults.append((name, f"is missing in {b if name in ours else a}"))
             continue
-        one, other = _tensor(ours[name], name), _tensor(theirs[name], name)
+        one, other = ours[name].get_tensor(name), theirs[name].get_tensor(name)
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             faults.append((name, f"is {_kind(one)} in {a} and {_kind(other)} in {b}"))
             continue
@@ -71,19 +72,12 @@ def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Ten
     )
 
 
-def _files_by_name(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            found |= dict.fromkeys(file.keys(), path)
-    if not found:
+def _opened(folder: Path) -> dict[str, Any]:
+    """The open file of each tensor."""
+    files = [safe_open(path, framework="pt") for path in sorted(folder.glob("*.safetensors"))]
+    if not (found := {name: file for file in files for name in file.keys()}):  # noqa: SIM118  # a handle is no mapping
         raise FileNotFoundError(f"{folder} holds no safetensors")
     return found
-
-
-def _tensor(path: Path, name: str) -> torch.Tensor:
-    with safe_open(path, framework="pt") as file:
-        return file.get_tensor(name)
 
 
 def _kind(tensor: torch.Tensor) -> str:
