@@ -51,16 +51,13 @@ def _saves(job: Job, steps: int | None) -> int:
 
 def _checkpoint(question: Question, execution: Execution) -> int:
     """Trained weights and optimizer states as they are stepped, of all ranks together."""
-    types, inventory = TYPES[execution.precision], question.inventory
+    types, momentum = TYPES[execution.precision], question.job.train.momentum > 0
     total = _RANK_BYTES * execution.layout.world_size
-    for count, unit in inventory.units:
-        for tensor in unit.tensors:
-            if not tensor.trained:
-                continue
-            elements = tensor.rows * tensor.columns
-            momentum = question.job.train.momentum > 0
-            states = tensor.state_bytes(execution.optimizer, elements, types, momentum=momentum)
-            total += count * tensor.count * (elements * types.trainable + states + _TENSOR_BYTES * (3 if states else 1))
+    trained = ((count, t) for count, unit in question.inventory.units for t in unit.tensors if t.trained)
+    for count, tensor in trained:
+        elements = tensor.rows * tensor.columns
+        states = tensor.state_bytes(execution.optimizer, elements, types, momentum=momentum)
+        total += count * tensor.count * (elements * types.trainable + states + _TENSOR_BYTES * (3 if states else 1))
     return total
 
 

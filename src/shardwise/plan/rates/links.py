@@ -110,7 +110,8 @@ def group_of(cluster: Cluster, layout: Layout, *axes: str) -> RankGroup:
 @lru_cache(maxsize=256)
 def _group(node: int, link: Link, network: Link | None, size: int, inner: int) -> RankGroup:
     """So many ranks that are `inner` apart, on nodes of so many GPUs."""
-    members = _fewest_together(size, inner, node)
+    # The fewest of them on one node.
+    members = size if node % (size * inner) == 0 else max(1, gcd(size * inner, node) // inner)
     if size == 1 or network is None or members == size:
         return RankGroup(size=size, link=link)
     # Rings cross between nodes over the ports of all members inside a node at once; of a port that
@@ -126,9 +127,3 @@ def _group(node: int, link: Link, network: Link | None, size: int, inner: int) -
         ring_seconds=max(hops, 0.0),
         hop=min(alone, link, key=lambda one: one.bytes_per_second),
     )
-
-
-def _fewest_together(size: int, inner: int, node: int) -> int:
-    """The fewest members on one node of a group of so many, whose ranks are `inner` apart."""
-    block = size * inner
-    return size if node % block == 0 else max(1, gcd(block, node) // inner)
