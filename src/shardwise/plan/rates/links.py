@@ -2,7 +2,7 @@
 reaches (alpha-beta model); and of copies to and from the host's memory."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import gcd
 
 from shardwise.plan.rates.kernels import read_between
@@ -41,11 +41,6 @@ class RankGroup:
     ring_seconds: float | None = None
     hop: Link | None = None
 
-    @cached_property
-    def carried(self) -> float:
-        """Bytes a second of its rings."""
-        return _carried(self.link)
-
     def gather(self, count: float) -> float:
         """Seconds until every rank has all `count` bytes, of which each had a share."""
         return self._ring("gather", count)
@@ -70,7 +65,7 @@ class RankGroup:
             hops = self.link.ranks - 1
             return read_between(known, passing * self.link.ranks / hops, times=(self.size - 1) / hops)
         waited = (self.size - 1) * self.link.latency_seconds if self.ring_seconds is None else self.ring_seconds
-        return rounds * (passing / self.carried + waited + START_SECONDS)
+        return rounds * (passing / _carried(self.link) + waited + START_SECONDS)
 
     def message(self, count: float) -> float:
         """Seconds until one neighbour has `count` bytes."""
