@@ -52,14 +52,16 @@ def compare(
 def _print_versus(found: api.Versus, console: Console) -> None:
     table = figures_table("layout", *COLUMNS, "final loss")
     for one in found.contenders:
-        table.add_row(one.name, *(one.written(what, "measured") for what in COLUMNS.values()), one.final_loss_written)
-        table.add_row("  forecast", *(one.written(what, "forecast") for what in COLUMNS.values()), style="dim")
+        figures = [one.figure(what) for what in COLUMNS.values()]
+        table.add_row(one.name, *(figure.written("measured") for figure in figures), one.final_loss_written)
+        table.add_row("  forecast", *(figure.written("forecast") for figure in figures), style="dim")
     for one in found.failed:
         table.add_row(one.layout, "failed")
     console.print()
     console.print(table)
     for one in found.contenders:
-        console.print(f"{one.layout}: {one.by_rank}", style="dim")
+        ranks = "; ".join(f"rank {rank.rank}: {rank.written}" for rank in one.ranks)
+        console.print(f"{one.layout}: {ranks}", style="dim")
     for one in found.failed:
         console.print(f"failed: {one.layout}: {one.reason}")
     _print_end(found, console)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,7 +81,10 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     one_of = {"solve": solve, "rehearse": rehearse, "calibrated": calibrated, "what_if": what_if, "for": target}
     _refuse_together(task=task, dtype=dtype, draws=bool(timeline or html or output), **one_of)
     if task == "generate":
-        _generate(overrides, job=job, dtype=dtype, as_json=as_json)
+        needed = api.generation(job, overrides=overrides, dtype=dtype)
+        print_answer(needed, _print_generation, as_json=as_json)
+        if not needed.asked.fits:
+            raise typer.Exit(1)
         return
     if rehearse:
         from shardwise.cli.rehearse import show_rehearsing
@@ -139,14 +141,6 @@ def _print_catalogue(kind: str, console: Console) -> None:
         price = "no price known" if gpu.usd_per_hour is None else f"{format_dollars(gpu.usd_per_hour)} an hour"
         table.add_row(gpu.name, format_bytes(gpu.memory_bytes), price)
     console.print(table)
-
-
-def _generate(overrides: Sequence[str | api.Override], *, job: Path | None, dtype: str | None, as_json: bool) -> None:
-    """Prints what generating needs; typer.Exit(1) where it does not fit."""
-    found = api.generation(job, overrides=overrides, dtype=dtype)
-    print_answer(found, _print_generation, as_json=as_json)
-    if not found.asked.fits:
-        raise typer.Exit(1)
 
 
 def _print_generation(found: Generation, console: Console) -> None:

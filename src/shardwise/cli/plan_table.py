@@ -85,18 +85,15 @@ def _print_changes(plan: Plan, console: Console) -> None:
     if not plan.what_if:
         return
     table = figures_table("what if", "layout", "batch", "peak", "step", "run", "cost")
-    for one in plan.what_if:
-        if not one.fits:
-            continue
+    for one in (change for change in plan.what_if if change.fits):
         run = "-" if one.total_seconds is None else format_seconds(one.total_seconds)
         cost = cost_text(Cost(usd=one.usd, usd_per_hour=one.usd_per_hour, at_least=one.at_least))
         figures = (format_bytes(one.peak_bytes or 0), format_seconds(one.step_seconds or 0), run, cost)
         table.add_row(one.name, one.strategy, f"micro {one.micro_batch_size}", *figures)
     console.print()
     console.print(table)
-    for one in plan.what_if:
-        if not one.fits:
-            console.print(fill(one.sentence, "  ", width=console.width))
+    for one in (change for change in plan.what_if if not change.fits):
+        console.print(fill(one.sentence, "  ", width=console.width))
 
 
 #: What a plan says of rows that were counted; `shardwise data` says the rest.

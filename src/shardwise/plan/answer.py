@@ -91,7 +91,12 @@ def answer(question: Question, *, asks_what_if: bool = False) -> Plan:
 def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, advice: tuple[str, ...] = ()) -> Plan:
     taken = {one.execution.layout.strategy for one in fitting}
     lacking = [one for one in _lacking(search) if one.execution.layout.strategy not in taken]
-    left_out = [one for one in _left_out(search) if one.strategy not in taken]
+    # Strategies of which no layout is considered.
+    left_out = [
+        Rejection(strategy=name, layout=one.left_out.layout, reason=one.left_out.reason or "")
+        for name, one in search.strategies.items()
+        if one.left_out is not None and not one.bases and name not in taken
+    ]
     unfit = sorted([*(one.rejection for one in lacking), *left_out], key=lambda one: simplicity_of(one.strategy))
     return Plan(
         job=question.asked,
@@ -118,13 +123,6 @@ def _lacking(search: Search) -> Iterator[Candidate]:
             forecast, lack = search.forecasts.of(least), search.lack_on_host(least)
             reason = lack[1] if lack else why_not(forecast.work, forecast.memory, known=known)
             yield replace(search.forecasts.candidate(least), fits=False, reasons=(reason,))
-
-
-def _left_out(search: Search) -> Iterator[Rejection]:
-    """Each strategy of which no layout is considered."""
-    for name, strategy in _by_simplicity(search):
-        if not strategy.bases and strategy.left_out is not None:
-            yield Rejection(strategy=name, layout=strategy.left_out.layout, reason=strategy.left_out.reason or "")
 
 
 def _reasons(question: Question, searches: Sequence[Search], search: Search, first: Candidate) -> tuple[str, ...]:

@@ -22,21 +22,22 @@ def disk_of(question: Question, execution: Execution) -> Disk:
     steps, one = num_steps(job.train, num_rows=question.num_rows), _checkpoint(question, execution)
     saves, limit = _saves(job, steps), job.train.save_total_limit or steps or 1
     elements = question.inventory.trained_elements if job.adapters else model.num_parameters
-    final = elements * _width(saved_type(job, storage=model.storage_dtype, precision=execution.precision))
+    final = elements * width_of(saved_type(job, storage=model.storage_dtype, precision=execution.precision))
     frozen = model.wrapper and model.wrapper.frozen_parameters  # beside the language model, where it is counted
-    beside = (frozen or 0) * _width(model.storage_dtype)
+    beside = (frozen or 0) * width_of(model.storage_dtype)
     final += 0 if job.adapters else beside
     return Disk(
         checkpoint_bytes=one,
         checkpoints_bytes=min(saves, limit + 1) * one,
         final_bytes=final,
-        merged_bytes=model.num_parameters * _width(model.storage_dtype) + beside if job.adapters else 0,
+        merged_bytes=model.num_parameters * width_of(model.storage_dtype) + beside if job.adapters else 0,
         data_cache_bytes=_prepared(question),
         total_bytes=max(min(saves, limit + 1) * one, min(saves, limit) * one + final),
     )
 
 
-def _width(name: str) -> int:
+def width_of(name: str) -> int:
+    """Bytes of an element of a type."""
     return _WIDTHS.get(name, 2)
 
 
@@ -51,16 +52,13 @@ def _saves(job: Job, steps: int | None) -> int:
 
 def _checkpoint(question: Question, execution: Execution) -> int:
     """Trained weights and optimizer states as they are stepped, of all ranks together."""
-    types, inventory = TYPES[execution.precision], question.inventory
+    types, momentum = TYPES[execution.precision], question.job.train.momentum > 0
     total = _RANK_BYTES * execution.layout.world_size
-    for count, unit in inventory.units:
-        for tensor in unit.tensors:
-            if not tensor.trained:
-                continue
-            elements = tensor.rows * tensor.columns
-            momentum = question.job.train.momentum > 0
-            states = tensor.state_bytes(execution.optimizer, elements, types, momentum=momentum)
-            total += count * tensor.count * (elements * types.trainable + states + _TENSOR_BYTES * (3 if states else 1))
+    trained = ((count, t) for count, unit in question.inventory.units for t in unit.tensors if t.trained)
+    for count, tensor in trained:
+        elements = tensor.rows * tensor.columns
+        states = tensor.state_bytes(execution.optimizer, elements, types, momentum=momentum)
+        total += count * tensor.count * (elements * types.trainable + states + _TENSOR_BYTES * (3 if states else 1))
     return total
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import inf
 
 from shardwise.errors import UnsupportedError
+from shardwise.plan.disk import width_of
 from shardwise.plan.work import DtypeBytes, take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
@@ -12,8 +13,6 @@ from shardwise.spec.plan.generation import USABLE, Generation, Needs, attending_
 
 #: Lengths and numbers of sequences that are shown beside those asked for.
 LENGTHS, SEQUENCES = (1024, 4096, 16384, 65536), (1, 4, 16, 64)
-#: Bytes of types that are no 16 bits.
-_WIDE = {"float32": 4, "float64": 8}
 
 
 def plan_generation(
@@ -27,7 +26,7 @@ def plan_generation(
     if dtype is None:
         kept = job.adapters is not None or job.train.save_dtype == "auto"
         dtype = model.storage_dtype if kept else job.train.save_dtype
-    element = _WIDE.get(dtype, 2)
+    element = width_of(dtype)
     types = DtypeBytes(trainable=element, frozen=element, compute=element, compute_name=dtype)
     inventory = take_inventory(job, model)
     weights = int(inventory.over_all(lambda unit: unit.stored_bytes(types)))

@@ -163,7 +163,6 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
     """The best for each goal, and from the cheapest to the fastest what nothing beats in both."""
     if not fits:
         return []
-
     owned = [fit for fit in fits if fit.start_up and fit.cluster.gpu.name in OWNED]
     groups = [_of_size(owned, n) for n in (1, MOST_OWNED)]
     groups += [[fit for fit in owned if fit.cluster.gpu.name == name] for name in OWNED]
@@ -191,13 +190,7 @@ class _Comparison:
     """Some hardware, with the best execution on each, or why none is there or was looked for."""
 
     def __init__(
-        self,
-        job: Job,
-        model: ModelShape,
-        among: Sequence[Cluster],
-        *,
-        num_rows: int | None,
-        rented: bool = False,
+        self, job: Job, model: ModelShape, among: Sequence[Cluster], *, num_rows: int | None, rented: bool = False
     ) -> None:
         self.fits: list[_Fit] = []
         self.rented = rented
@@ -261,7 +254,11 @@ class _Comparison:
 
     def least(self, cluster: Cluster) -> tuple[float, float]:
         """Dollars and seconds of a step at least: FLOPs at the peak, or from fewer of the GPUs."""
-        flops = _least_flops(self._job, self._model)
+        job, kinds = self._job, self._model.kinds
+        # Products of the blocks' matrices with all tokens, both ways.
+        matrices = sum(m.rows * m.columns * m.run * kind.num_layers for kind in kinds for m in kind.matrices)
+        passes = 3 if job.method == "full" else 2
+        flops = 2 * passes * matrices * job.train.global_batch_size * job.sides * job.data.max_length
         seconds = flops / (cluster.num_gpus * max(cluster.gpu.dense_flops.values()))
         for fit in self.fits:
             if fit.cluster.gpu == cluster.gpu and fit.cluster.num_gpus < cluster.num_gpus:
@@ -318,13 +315,6 @@ def start_up_seconds(question: Question, candidate: Candidate) -> float:
     trained = question.inventory.trained_elements if question.job.adapters else model.num_parameters
     moved = files / rent.download_mb_per_second + (files + BFLOAT16_BYTES * trained) / rent.disk_mb_per_second
     return 60 * rent.boot_minutes + moved / 1e6 + COMPILE_SECONDS * candidate.execution.compile
-
-
-def _least_flops(job: Job, model: ModelShape) -> float:
-    """Of a step, at least: products of the blocks' matrices with all tokens, both ways."""
-    matrices = sum(m.rows * m.columns * m.run * kind.num_layers for kind in model.kinds for m in kind.matrices)
-    passes = 3 if job.method == "full" else 2
-    return 2 * passes * matrices * job.train.global_batch_size * job.sides * job.data.max_length
 
 
 def _least_bytes(job: Job, model: ModelShape) -> float:

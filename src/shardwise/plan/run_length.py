@@ -26,10 +26,5 @@ def run_of(
         sentence = f"{steps:,} step{'s' if steps > 1 else ''}{rows}{took}{cost}"
     source = rows_from if num_rows is not None else None if steps is None else "max_steps"
     return RunForecast(
-        rows_from=source,
-        num_rows=num_rows,
-        num_steps=steps,
-        seconds=seconds,
-        usd=usd,
-        sentence=sentence,
+        rows_from=source, num_rows=num_rows, num_steps=steps, seconds=seconds, usd=usd, sentence=sentence
     )

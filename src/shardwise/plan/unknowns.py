@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from shardwise.catalog.offers import every_size
 from shardwise.errors import UnsupportedError
@@ -40,11 +41,7 @@ def find_unknown(name: str, *, job: Job, model: ModelShape, cluster: Cluster, nu
         near = difflib.get_close_matches(name.strip(), _NAMES, n=1, cutoff=0.6)
         known = f"did you mean {near[0]}?" if near else f"known are {', '.join(_SHORT)}"
         raise _refused(name, f"this is not solved for; {known}")
-
-    def asked(other: Job) -> Question:
-        return ask(other, model=model, cluster=cluster, num_rows=num_rows)
-
-    return make(job, asked)
+    return make(job, partial(ask, model=model, cluster=cluster, num_rows=num_rows))
 
 
 def _max_length(job: Job, asked: Callable[[Job], Question]) -> Unknown:

@@ -110,8 +110,7 @@ def _utilization_by_rank(records: Sequence[Record]) -> dict[int, float]:
     for record in records:
         for rank, share in enumerate(items(record, "gpu_utilization_by_rank")):
             shares.setdefault(rank, []).append((record, share))
-    means = {rank: share_of_time(found) for rank, found in shares.items()}
-    return {rank: share for rank, share in means.items() if share is not None}
+    return {rank: mean for rank, found in shares.items() if (mean := share_of_time(found)) is not None}
 
 
 def memory_comparisons(memory: MemoryReport) -> tuple[Comparison, ...]:

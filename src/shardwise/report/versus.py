@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from shardwise.report.contents import Comparison, RankReport, Report, Side
+from shardwise.report.contents import Comparison, RankReport, Report
 from shardwise.report.starts import WARM_UP_STEPS
 from shardwise.report.written import MISSING, NOMINAL_TIMES, write_seconds
 from shardwise.spec.layout.execution import Execution
@@ -55,19 +55,10 @@ class Contender:
         """One of `COLUMNS`."""
         return self.figures[COLUMNS.index(what)]
 
-    def written(self, what: str, side: Side) -> str:
-        """One side of a figure with its unit."""
-        return self.figure(what).written(side)
-
     @property
     def final_loss_written(self) -> str:
         """The final loss as text."""
         return MISSING if self.final_loss is None else f"{self.final_loss:.4f}"
-
-    @property
-    def by_rank(self) -> str:
-        """`rank 0: 87.1 % busy, 21.0 MiB (forecast 20.4 MiB); rank 1: ...`."""
-        return "; ".join(f"rank {rank.rank}: {rank.written}" for rank in self.ranks)
 
     @property
     def step_seconds(self) -> float | None:

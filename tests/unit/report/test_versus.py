@@ -94,7 +94,7 @@ def test_the_fastest_stands_first_and_a_run_without_a_measured_step_last(tmp_pat
     assert [one.layout for one in found.contenders] == ["ddp-2", "fsdp-2", "single-1", "tp-2"]
     said = "ddp-2 is the fastest: 2.00 s per step, 1.50 times as fast as fsdp-2, 2.50 times as fast as single-1"
     assert found.sentence == said
-    assert none.written("step time", "measured") == "–"
+    assert none.figure("step time").written("measured") == "–"
     assert versus([none], job="tiny").sentence == "no layout has measured the time of a step"
 
 

@@ -17,15 +17,10 @@ def routed_seconds(work: Work, device: Device, tokens: float) -> float:
     the mean block of a mixture on GPUs. Processors were probed with all that a step does."""
     if not work.model.has_experts or device.gpu.kind == "cpu":
         return 0.0
-    rows = tokens * _routes(work) * work.model.hidden_size
-    return device.bytes_moved(_ROUTED_PASSES * rows * work.types.compute)
-
-
-def _routes(work: Work) -> float:
-    """Experts that a token goes to, in the mean block."""
     kinds = work.model.kinds
     routes = sum(k.num_layers * max((m.run for m in k.matrices if m.reads == "expert_input"), default=0) for k in kinds)
-    return routes / work.model.num_layers
+    rows = tokens * (routes / work.model.num_layers) * work.model.hidden_size
+    return device.bytes_moved(_ROUTED_PASSES * rows * work.types.compute)
 
 
 def dealing(work: Work, tokens: float) -> float:

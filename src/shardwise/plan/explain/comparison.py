@@ -117,7 +117,10 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
 def _how_long(kind: str, mine: tuple[float, Candidate], best: tuple[float, Candidate]) -> str:
     """How much of a step is spent talking or waiting, by GPU seconds of both: as a share, or where
     it is not larger, as seconds of one GPU, or of all."""
-    awaited = _awaited(mine[1])
+    execution = mine[1].execution
+    others = ["other stages"] if execution.layout.pp > 1 else []
+    host = ["the host"] if execution.offload != "none" else []
+    awaited = " or ".join(others + host) or "work to be launched"
     does, do = (f"a GPU waits for {awaited}", f"wait for {awaited}")
     if kind == "talking":
         does, do = "GPUs do nothing but send", "do nothing but send"
@@ -134,13 +137,6 @@ def _sequences(candidate: Candidate) -> int:
     """Of a step, with those that fill up micro-batches."""
     execution = candidate.execution
     return execution.micro_batch_size * execution.gradient_accumulation_steps * execution.layout.data_world_size
-
-
-def _awaited(candidate: Candidate) -> str:
-    execution = candidate.execution
-    others = ["other stages"] if execution.layout.pp > 1 else []
-    host = ["the host"] if execution.offload != "none" else []
-    return " or ".join(others + host) or "work to be launched"
 
 
 def percent(share: float) -> str:

@@ -46,7 +46,8 @@ def forecast_memory(work: Work, known: Mapping[object, Peak] | None = None) -> M
         if key not in alike:
             alike[key] = known.get(_place(holding)) or _peak(work, holding)
         peak = alike[key]
-        peaks.append((peak, _rank_memory(peak.alive, context=context, ranks=holding.ranks(layout))))
+        counts = {part: round(peak.alive.get(part, 0)) for part in PARTS} | {"context": context}
+        peaks.append((peak, RankMemory(ranks=holding.ranks(layout), peak_bytes=sum(counts.values()), parts=counts)))
     fullest, memory = max(peaks, key=lambda one: one[0].held)
     reserved = max(peak.reserved for peak, _ in peaks)
     return MemoryForecast(
@@ -130,12 +131,6 @@ def moments(
         if gradients in (None, flight.gradients):
             for scene in turns(Scene(work, holding, flight, beside)):
                 yield from instants(scene)
-
-
-def _rank_memory(alive: Alive, *, context: int, ranks: tuple[int, ...]) -> RankMemory:
-    counts = {part: round(alive.get(part, 0)) for part in PARTS}
-    counts["context"] = context
-    return RankMemory(ranks=ranks, peak_bytes=sum(counts.values()), parts=counts)
 
 
 @lru_cache(maxsize=8)

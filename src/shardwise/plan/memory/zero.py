@@ -42,11 +42,12 @@ class Zero:
         """What is alive at an instant of ours, as it is there."""
         # AdamW's two moments are of the weights' type in what is changed here.
         made, share = dict(alive), holding.optimizer / 2
-        made["communication"] = made.get("communication", 0) + self._buckets(name)
-        gradients = made.get("gradients", 0)
+        gradients, backward = made.get("gradients", 0), name.startswith(_IN_BACKWARD)
+        buckets = self.bucket_bytes if self.stage and backward else 0
+        made["communication"] = made.get("communication", 0) + buckets
         if self.stage == 3:
             # Shards of all gradients are a buffer that stays.
-            (unit, trained), backward = _unit(name, holding), name.startswith(_IN_BACKWARD)
+            unit, trained = _unit(name, holding)
             made["weights"] = holding.stored / self.ranks
             # What is frozen is stored in 16 bits, as all is without autocast.
             cast = trained * FLOAT32_BYTES * (self.kept_bytes == FLOAT32_BYTES)
@@ -71,9 +72,6 @@ class Zero:
             # The last gradient that a backward makes, the embedding's, stays until the next.
             made["gradients"] = made.get("gradients", 0) + holding.part.trained_head * self.kept_bytes
         return made
-
-    def _buckets(self, name: str) -> int:
-        return self.bucket_bytes if self.stage == 3 or (self.stage and name.startswith(_IN_BACKWARD)) else 0
 
 
 def _unit(name: str, holding: Holding) -> tuple[int, int]:

@@ -38,7 +38,6 @@ _HALF_SIZE = {"cuda": 96, "cpu": 8}
 ATTENTION_BACKWARD = 3.0
 _BANDWIDTH_SHARE = 0.8
 
-
 #: A collective takes multiprocessors and bandwidth from computation: this share of its own time.
 CONTENTION = 0.1
 #: The host's time to launch one operator of eager PyTorch, through autograd and Python; compiled,

@@ -2,7 +2,7 @@
 reaches (alpha-beta model); and of copies to and from the host's memory."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import gcd
 
 from shardwise.plan.rates.kernels import read_between
@@ -41,11 +41,6 @@ class RankGroup:
     ring_seconds: float | None = None
     hop: Link | None = None
 
-    @cached_property
-    def carried(self) -> float:
-        """Bytes a second of its rings."""
-        return _carried(self.link)
-
     def gather(self, count: float) -> float:
         """Seconds until every rank has all `count` bytes, of which each had a share."""
         return self._ring("gather", count)
@@ -70,7 +65,7 @@ class RankGroup:
             hops = self.link.ranks - 1
             return read_between(known, passing * self.link.ranks / hops, times=(self.size - 1) / hops)
         waited = (self.size - 1) * self.link.latency_seconds if self.ring_seconds is None else self.ring_seconds
-        return rounds * (passing / self.carried + waited + START_SECONDS)
+        return rounds * (passing / _carried(self.link) + waited + START_SECONDS)
 
     def message(self, count: float) -> float:
         """Seconds until one neighbour has `count` bytes."""
@@ -110,7 +105,8 @@ def group_of(cluster: Cluster, layout: Layout, *axes: str) -> RankGroup:
 @lru_cache(maxsize=256)
 def _group(node: int, link: Link, network: Link | None, size: int, inner: int) -> RankGroup:
     """So many ranks that are `inner` apart, on nodes of so many GPUs."""
-    members = _fewest_together(size, inner, node)
+    # The fewest of them on one node.
+    members = size if node % (size * inner) == 0 else max(1, gcd(size * inner, node) // inner)
     if size == 1 or network is None or members == size:
         return RankGroup(size=size, link=link)
     # Rings cross between nodes over the ports of all members inside a node at once; of a port that
@@ -126,9 +122,3 @@ def _group(node: int, link: Link, network: Link | None, size: int, inner: int) -
         ring_seconds=max(hops, 0.0),
         hop=min(alone, link, key=lambda one: one.bytes_per_second),
     )
-
-
-def _fewest_together(size: int, inner: int, node: int) -> int:
-    """The fewest members on one node of a group of so many, whose ranks are `inner` apart."""
-    block = size * inner
-    return size if node % block == 0 else max(1, gcd(block, node) // inner)

@@ -45,10 +45,7 @@ class Forecasts:
         cluster, network = question.cluster, question.cluster.network
         machines = (cluster.gpu.name, cluster.node.num_gpus, cluster.node.link.name, network and network.name)
         self._place = (question.mean_length, id(question.inventory), *machines)
-
-    @cached_property
-    def _bounds(self) -> dict[object, float]:
-        return self.question.memo.bounds.setdefault(self._place, {})
+        self._bounds = question.memo.bounds.setdefault(self._place, {})
 
     @cached_property
     def memory(self) -> Peaks:

@@ -11,7 +11,6 @@ from shardwise.plan.search.question import Question
 from shardwise.plan.search.search import Search
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job, LayoutSpec
-from shardwise.spec.layout.execution import Offload
 
 #: Up to so many nodes, or GPUs of a node, every number is looked at, and beyond they grow by such a
 #: part. `cheapest` forecasts times on all of them, which numbers in between hardly change.
@@ -68,11 +67,8 @@ def _cheapest(question: Question) -> Cluster:
 
 def _fewest(question: Question) -> tuple[Cluster, Sequence[str]]:
     """The smallest part on which anything fits, with any offload; and its GPUs with less."""
-    fits: list[tuple[Cluster, Offload]] = []
-    for offload in offloads(question.job, question.cluster):
-        part = smallest_that_fits(question.with_offload(offload))
-        if part is not None:
-            fits.append((part, offload))
+    each = ((smallest_that_fits(question.with_offload(one)), one) for one in offloads(question.job, question.cluster))
+    fits = [(part, offload) for part, offload in each if part is not None]
     if not fits:
         return question.cluster, ()
     taken, _ = min(fits, key=lambda one: one[0].num_gpus)

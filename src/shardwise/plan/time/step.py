@@ -109,14 +109,6 @@ def _forwards(work: Work, stages: tuple[StageTime, ...]) -> float:
     return (micros + layout.pp - 1) * max(stage.forward_pass.seconds for stage in stages)
 
 
-def _before_first_step(work: Work, pieces: Pieces, *, num_steps: int, num_rows: int | None) -> float:
-    """The log-probabilities of the reference, of each row once, where they are computed before."""
-    if not knows_reference(work):
-        return 0.0
-    per_epoch = num_steps if num_rows is None else -(-num_rows // work.job.train.global_batch_size)
-    return min(num_steps, per_epoch) * _forwards(work, stages_of(work, pieces))
-
-
 def host_seconds(work: Work) -> float:
     """The host's time around a step; CPU processes add up losses, and squares of gradients."""
     if work.cluster.gpu.kind == "cpu":
@@ -137,8 +129,10 @@ def forecast_time(
     flops = tokens * model_flops_per_token(work.model, length=job.data.max_length, lora=job.adapters)
     steps = num_steps(job.train, num_rows=num_rows)
     before = 0.0
-    if steps is not None:
-        before = _before_first_step(work, pieces or pieces_of(work), num_steps=steps, num_rows=num_rows)
+    if steps is not None and knows_reference(work):
+        # Its log-probabilities are computed before the first step, of each row once.
+        per_epoch = steps if num_rows is None else -(-num_rows // job.train.global_batch_size)
+        before = min(steps, per_epoch) * _forwards(work, stages_of(work, pieces or pieces_of(work)))
     return TimeForecast(
         step_seconds=step.seconds,
         tokens_per_second=tokens / step.seconds,

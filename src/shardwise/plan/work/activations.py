@@ -255,8 +255,7 @@ def _norms(model: ModelShape) -> tuple[Norm, ...]:
 
 
 def _norm(norm: Norm, model: ModelShape, setting: BlockSetting) -> float:
-    c = setting.types.compute
-    statistics = norm.groups
+    c, statistics = setting.types.compute, norm.groups
     trained = setting.inventory.trained(norm.name)
     if setting.tiles_norms:
         return norm.width * c

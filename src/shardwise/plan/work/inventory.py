@@ -33,11 +33,6 @@ class Unit:
         """Elements that have gradients."""
         return sum(tensor.elements for tensor in self.tensors if tensor.trained)
 
-    @cached_property
-    def trained_matrix_elements(self) -> int:
-        """Elements of trained matrices."""
-        return sum(t.elements for t in self.tensors if t.trained and t.columns > 1)
-
     def joined_elements(self, names: frozenset[str]) -> tuple[int, int]:
         """Elements of the A's and of the B's of adapters on matrices of these names."""
         a, b = (

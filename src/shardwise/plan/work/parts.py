@@ -29,7 +29,8 @@ class RankPart:
         held = self.inventory
 
         def of(unit: Unit) -> int:
-            return unit.trained_matrix_elements - sum(unit.joined_elements(held.joined))
+            trained = sum(t.elements for t in unit.tensors if t.trained and t.columns > 1)
+            return trained - sum(unit.joined_elements(held.joined))
 
         return of(held.block), held.of_mean_block(of)
 

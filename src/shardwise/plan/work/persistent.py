@@ -79,9 +79,8 @@ def holdings(
 def _holding(part: RankPart, shards: range, execution: Execution, *, types: DtypeBytes, momentum: bool) -> Holding:
     weights, states, at = execution.layout.weight_shards, execution.layout.shard_degree, shards.start
     cut = (weights, at if weights > 1 else 0, states, at)  # whole weights are every rank's
-    optimizer = execution.optimizer
     shares = [
-        (count, _share(unit, cut, types=types, optimizer=optimizer, momentum=momentum))
+        (count, _share(unit, cut, types=types, optimizer=execution.optimizer, momentum=momentum))
         for count, unit in part.inventory.units
     ]
     return Holding(

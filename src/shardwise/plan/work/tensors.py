@@ -39,7 +39,6 @@ TYPES: dict[Precision, DtypeBytes] = {
     "fp32": DtypeBytes(trainable=4, frozen=4, compute=4, compute_name="float32"),
 }
 
-
 #: Where a tensor outside the blocks lies in a pipeline; a tied embedding lies at both ends.
 Place = Literal["front", "back"]
 

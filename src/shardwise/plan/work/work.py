@@ -183,7 +183,10 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         tiled=execution.mlp == "chunked",
         cuda=cluster.gpu.kind == "cuda",
     )
-    recompute, profile = execution.recompute, profile_of(model, execution)
+    recompute, sharded = execution.recompute, execution.gathers_weights and types.autocasts
+    key = (execution.precision, execution.attn_implementation, recompute, sharded)
+    # None where rules forecast blocks, or no profile was made under such an execution.
+    profile = next((p for p in model.profiles if (p.precision, p.attention, p.recompute, p.sharded) == key), None)
     return Work(
         job=job,
         model=model,
@@ -208,11 +211,3 @@ def work_of_plan(plan: Plan, execution: Execution) -> Work:
     job, model = job_from_data(plan.job), ModelShape.from_json(plan.model)
     cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
     return work_of(job, model=model, cluster=cluster, execution=execution, inventory=take_inventory(job, model))
-
-
-def profile_of(model: ModelShape, execution: Execution) -> ModelProfile | None:
-    """The profile of blocks under an execution; None where rules forecast them or none was made."""
-    sharded = execution.gathers_weights and TYPES[execution.precision].autocasts
-    key = (execution.precision, execution.attn_implementation, execution.recompute, sharded)
-    found = (p for p in model.profiles if (p.precision, p.attention, p.recompute, p.sharded) == key)
-    return next(found, None)
