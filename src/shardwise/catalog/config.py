@@ -160,7 +160,7 @@ def _is_list_of_wholes(value: Any) -> bool:
     return isinstance(value, list) and all(type(index) is int for index in cast(list[Any], value))
 
 
-def _dimensions(config: _Config) -> Dimensions:
+def _dimensions(config: _Config) -> tuple[Dimensions, str]:
     heads = config.whole("num_attention_heads")
     hidden = config.whole("hidden_size")
     head_dim = config.optional_whole("head_dim")
@@ -201,10 +201,8 @@ def _dimensions(config: _Config) -> Dimensions:
             f"num_attention_heads, {hidden / heads:g}"
         )
     odd = config.family.rotates and head_dim % 2
-    message = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
-    if message := message or _misfit_of_routes(plain) or config.family.misfit(plain):
-        raise config.error(message)
-    return config.family.refine(plain)
+    misfit = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
+    return config.family.refine(plain), misfit or _misfit_of_routes(plain) or config.family.misfit(plain)
 
 
 def _misfit_of_routes(d: Dimensions) -> str:
@@ -216,12 +214,12 @@ def _misfit_of_routes(d: Dimensions) -> str:
 
 
 def _shape(config: _Config) -> ModelShape:
-    family, d = config.family, _dimensions(config)
+    family, (d, misfit) = config.family, _dimensions(config)
     keys = {**family.defaults, **config.data}
     blocks, has_window = blocks_of(family, d), not family.optional_window or d.flags["use_sliding_window"]
     window = config.optional_whole("sliding_window") if has_window else None
     if window is None and _slides(config):
-        raise config.error(f"{config.name('sliding_window')} is null, and the attention of some blocks needs a window")
+        misfit = f"{config.name('sliding_window')} is null, and the attention of some blocks needs a window"
     windowed = _windowed(config, d) if window else None
     width = d.optional.get(family.embedding_key or "")
     values = d.numbers.get("v_head_dim", d.head_dim)
@@ -268,6 +266,7 @@ def _shape(config: _Config) -> ModelShape:
         drops_scores=stated.drops_scores(keys),
         counts_routes=stated.counts_routes(config.data),
         published=stated.published_as(config.data),
+        untrained=misfit,
     )
 
 

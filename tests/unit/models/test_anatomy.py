@@ -13,6 +13,7 @@ from shardwise.models.load import build_on_meta
 from shardwise.models.stage import final_norm
 from shardwise.spec.support.splits import TENSOR_FAMILIES
 from tests.dist.worlds import installed
+from tests.unit.catalog.small import small_config
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 64, "intermediate_size": 64}
 GPT2 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 64}
@@ -49,8 +50,7 @@ def test_what_cannot_be_built_or_sliced_is_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize("family", installed(tuple(TENSOR_FAMILIES)))
 def test_the_catalogue_slices_matrices_as_transformers_does(family: str) -> None:
     plan = tensor_plan(transformers.AutoConfig.for_model(family))
-    routed = {"num_experts_per_tok": 2} if family == "deepseek_v2" else {}
-    shape = shape_from_data({"model_type": family, **routed}, file="config.json")
+    shape = shape_from_data(small_config(family), file="config.json")
     stated = {matrix.name: matrix for kind in shape.kinds for matrix in kind.matrices}
     planned = {name: plan.get(name) for name in stated}
     sliced = {name: matrix.sliced_by for name, matrix in stated.items() if matrix.sliced_by is not None}

@@ -109,8 +109,8 @@ def test_what_loading_makes_of_weights_in_an_unknown_way_is_refused(tmp_path) ->
         pytest.skip("the installed transformers has no inkling2_text")
     tiny_config("inkling2_text").save_pretrained(tmp_path)
     shape = shape_of(str(tmp_path))
-    assert "w13_weight transformers makes model.layers.0.mlp.experts.gate_up_proj as it loads" in shape.unread
-    assert refused_everywhere(job(), shape)[0] == shape.unread
+    assert "w13_weight transformers makes model.layers.0.mlp.experts.gate_up_proj as it loads" in shape.untrained
+    assert refused_everywhere(job(), shape)[0] == shape.untrained
     model = build_on_meta(read_config(tmp_path), attn_implementation="eager")
     key = "model.llm.layers.0.mlp.experts.w13_weight"
     said = said_by(UnsupportedError, Keys, model, [key], lambda _: (4, 64, 64))
@@ -119,4 +119,4 @@ def test_what_loading_makes_of_weights_in_an_unknown_way_is_refused(tmp_path) ->
     whole: Any = AutoModelForCausalLM.from_config(tiny_config("inkling2_text"), dtype=torch.float32)
     for original in (True, False):
         whole.save_pretrained(tmp_path, save_original_format=original)
-        assert bool(shape_of(str(tmp_path)).unread) is original
+        assert bool(shape_of(str(tmp_path)).untrained) is original

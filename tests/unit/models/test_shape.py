@@ -21,7 +21,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import Matrix, ModelShape
 from shardwise.spec.support.attention import UNTOLD
 from shardwise.spec.support.splits import STAGED_FAMILIES, TENSOR_FAMILIES
-from shardwise.spec.support.trained import refusal
+from shardwise.spec.support.trained import refusal, refused_everywhere
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import installed
 from tests.unit.catalog.small import build, small_config, their_config
@@ -189,17 +189,28 @@ def test_the_program_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         ("llama", {"hidden_size": "wide"}, "transformers cannot read it"),
         ("llama", {"hidden_act": "nothing"}, r"transformers does not build it \(KeyError: "),
         ("llama", {"rope_parameters": {"rope_type": "nothing"}}, r"transformers (cannot read it|does not build it)"),
-        ("llama", {"num_key_value_heads": 3}, "its forward raises ValueError: queries of 4 heads .* keys of 3 heads"),
-        ("deepseek_v3", {"num_key_value_heads": 2}, "meet keys of 4 heads of width 18, 2 of these for each"),
-        ("deepseek_v3", {"num_local_experts": 5, "n_group": 2}, r"RuntimeError: shape '\[-1, 2, 2\]' is invalid for"),
-        ("mistral", {"head_dim": 3}, "its forward raises RuntimeError: Attempting to broadcast a dim"),
-        ("qwen3_moe", {"num_experts_per_tok": 7}, "its forward raises RuntimeError: k not in range for dimension"),
         ("gpt2", {"vocab_size": 0}, r"its head is \(0, 64\) and its embedding \(0, 64\), and heads of another size"),
     ],
 )
-def test_what_cannot_be_built_or_run_is_refused_in_a_sentence(kind: str, changes: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_built_is_refused_in_a_sentence(kind: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         built({**small_config(kind), **changes})
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("llama", {"num_key_value_heads": 3}, "ValueError: queries of 4 heads of width 24 meet keys of 3 heads"),
+        ("deepseek_v3", {"num_local_experts": 5, "n_group": 2}, "RuntimeError: shape '[-1, 2, 2]' is invalid for"),
+        ("mistral", {"head_dim": 3}, "RuntimeError: Attempting to broadcast a dim"),
+        ("qwen3_moe", {"num_experts_per_tok": 7}, "RuntimeError: k not in range for dimension"),
+    ],
+)
+def test_what_cannot_be_run_is_counted_and_not_trained(kind: str, changes: dict[str, Any], message: str) -> None:
+    shape = built({**small_config(kind), **changes})
+    assert shape.num_parameters == sum(p.numel() for p in build({**small_config(kind), **changes}).parameters())
+    assert shape.untrained.startswith(f"its forward raises {message}")
+    assert refused_everywhere(job(), shape)[0] == shape.untrained
 
 
 def test_names_of_experts_are_those_of_pefts_tables() -> None:

@@ -10,6 +10,7 @@ import warnings
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -78,9 +79,9 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
     with watchable():
         anatomy, wrapper = _built(whole)
         shape = _known_shape(anatomy, data, dtype=storage) if wrapper else None
-        seen = _watched(anatomy) if shape is None else None
+        seen, why = _watched(anatomy) if shape is None else (None, shape.untrained)
     shape = shape or BuiltDecoder(anatomy, config, data, seen).shape(storage)
-    shape = replace(shape, unread=_unread(anatomy.model, Path(file).parent))
+    shape = replace(shape, untrained=why or _unread(anatomy.model, Path(file).parent))
     if wrapper is None:
         return shape
     return replace(
@@ -110,9 +111,10 @@ def seen_ends(config: Any) -> StageEnds:
     with watchable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         anatomy, _ = _built(config)
-        seen = _watched(anatomy)
+        seen, why = _watched(anatomy)
     if seen is None:
-        raise UnsupportedError(f"the forward of {config.model_type} cannot be followed without numbers; use fsdp")
+        why = why or f"the forward of {config.model_type} cannot be followed without numbers; use fsdp"
+        raise UnsupportedError(why)
     return read_ends(anatomy, seen)
 
 
@@ -171,18 +173,20 @@ def _built(config: Any) -> tuple[Anatomy, Wrapper | None]:
         raise UnsupportedError(f"{type(model).__name__} is no language model with a list of blocks ({error})") from None
 
 
-def _watched(anatomy: Anatomy) -> Seen | None:
+def _watched(anatomy: Anatomy) -> tuple[Seen | None, str]:
     """A forward as the trainer calls it, or else one that is told nothing of packed documents; None
-    where it reads numbers. Raises UnsupportedError: it wants more than text, or its sizes do not go
-    together."""
+    where it reads numbers, or where its sizes do not go together: then with what it raises. Raises
+    UnsupportedError: it wants more than text."""
     for packed in (True, False):
         try:
-            return watch(anatomy, packed=packed)
+            return watch(anatomy, packed=packed), ""
         except Exception as error:  # noqa: BLE001 - whatever a model's code raises where there are no numbers
             raised = error
-    if isinstance(raised, NotImplementedError) or "meta" in said(raised):
-        return None
-    raise UnsupportedError(f"its forward raises {type(raised).__name__}: {said(raised)}")
+    why = f"its forward raises {type(raised).__name__}: {said(raised)}"
+    code = [*walk_tb(raised.__traceback__)][-1][0].f_globals["__name__"].partition(".")[0]
+    if code in ("torch", "transformers") and isinstance(raised, TypeError | AttributeError):
+        raise UnsupportedError(why)
+    return None, "" if isinstance(raised, NotImplementedError) or "meta" in why else why
 
 
 def _known_shape(anatomy: Anatomy, data: dict[str, Any], *, dtype: str) -> ModelShape | None:

@@ -223,7 +223,7 @@ class ModelShape:
             catalogue says it.
         unstaged: why a build is not cut in stages; "" where it is, or where that is not known.
         unsliced: why tensor parallelism does not slice a build; likewise.
-        unread: why its weights are not read; "" where they are.
+        untrained: why its code does not run, or its weights are not read; "" elsewhere.
         wrapper: the model of text and images, or sound, that it is the language model of; None
             where it is the whole.
     """
@@ -278,7 +278,7 @@ class ModelShape:
     built: tuple[Split, ...] | None = None
     unstaged: str = ""
     unsliced: str = ""
-    unread: str = ""
+    untrained: str = ""
     wrapper: Wrapper | None = None
 
     @property

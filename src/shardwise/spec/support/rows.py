@@ -300,7 +300,7 @@ def of_rows(job: Job, model: ModelShape) -> list[Row]:
     own = "PEFT gives each block adapters of its own, which are not counted"
     adapted = f"blocks of {model.family} share weights, and {own}"
     return [
-        Row(model.unread, model.unread, key="model"),
+        Row(model.untrained, model.untrained, key="model"),
         *([packed(model)] if job.data.packing else []),
         Row(model.shares_weights and job.adapters is not None, adapted, "use method: full", "method"),
         Row(steady is not None and length > steady, long, f"use max_length: {steady} or less", "data.max_length"),
