@@ -102,13 +102,8 @@ def stranger(kind: str, **changes: Any) -> dict[str, Any]:
 MIXTURE = {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16}
 GATED_DELTA = {**MIXTURE, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
 ZERO_EXPERTS = {"n_routed_experts": 4, "zero_expert_num": 4, "moe_topk": 2, "num_layers": 2, "num_hidden_layers": 2}
-ZERO_EXPERTS |= {
-    "expert_ffn_hidden_size": 16,
-    "ffn_hidden_size": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 16,
-    "head_dim": 16,
-}
+ZERO_EXPERTS |= dict.fromkeys(("expert_ffn_hidden_size", "qk_nope_head_dim", "qk_rope_head_dim", "head_dim"), 16)
+ZERO_EXPERTS["ffn_hidden_size"] = 32
 #: A family with something in it that no rule knows, and how many kinds of blocks it has.
 STRANGERS: list[tuple[str, dict[str, Any], int]] = [
     ("mamba", {}, 1),
