@@ -61,6 +61,7 @@ from accuracy.grid.rows import STEPS, words_of_row
 from shardwise.catalog.models import read_model
 from shardwise.errors import ShardwiseError
 from shardwise.launch.run_folder import known_data
+from shardwise.parallel.single_stage import WholeModel
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
@@ -139,7 +140,8 @@ def _peaks(run: RunDirectory, chosen: Execution) -> dict[str, int]:
             built.optimizer.step()
             built.optimizer.zero_grad()
         unseen = _grown(profiler) - (_held(built).total - before.total)
-        buckets = sum(bucket.nbytes for bucket in built.model.spread.kept_gradients)
+        spread = built.model.spread
+        buckets = sum(view.nbytes for _, view in spread.begin.places) if isinstance(spread, WholeModel) else 0
         if index and counters["stats"]["unique_graphs"] == graphs:
             steps.append((unseen, before.total + buckets + max(highest_by_phase(profiler).values()), index))
     peak, unseen, step = max((p, u, at) for u, p, at in steps if u <= max(min(steps)[0], EXACT * p))

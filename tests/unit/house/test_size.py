@@ -22,14 +22,14 @@ CEILINGS = {
     "methods": 390,
     "models": 3260,
     "parallel": 2990,
-    "plan": 8660,
+    "plan": 8670,
     "programs": 210,
     "report": 2300,
     "spec": 5540,
     "train": 9290,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51420, 32850
+ALL, ALL_TESTS = 51430, 32850
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -59,7 +59,6 @@ def block_bytes(
     """Counts all for the model on one rank, its `quantised` linear layers and its `experts`."""
     kinds, again = model.kinds, recompute != "none"
     remade = [of.remade_bytes(kind, setting) for kind in kinds]
-    last = [m for m in model.matrices if m.reads == "mlp_product" and setting.inventory.trained(m.name)]
     return BlockBytes(
         stream=of.block_input_bytes(model, setting),
         saved_whole=max(of.everything_bytes(kind, setting) for kind in kinds),
@@ -78,7 +77,7 @@ def block_bytes(
         compiled_attention=of.compiled_attention_bytes(model, setting, recompute=recompute),
         final_norm=of.final_norm_bytes(model, setting),
         reads_in_place=of.reads_in_place(model, setting),
-        last_matrix=max((m.rows * m.columns for m in last), default=0),
+        last_matrix=_last_matrix(model, setting),
         computed_weights=_computed_weights(model, setting, quantised=quantised, experts=experts),
         remade=max(remade),
         remade_by_mean=_mean(model, remade),
@@ -111,6 +110,11 @@ def profiled_bytes(
 
 def _mean(model: ModelShape, of_kinds: list[float]) -> float:
     return sum(kind.num_layers * one for kind, one in zip(model.kinds, of_kinds, strict=True)) / model.num_layers
+
+
+def _last_matrix(model: ModelShape, setting: BlockSetting) -> int:
+    last = [m for m in model.matrices if m.reads == "mlp_product" and setting.inventory.trained(m.name)]
+    return max((m.rows * m.columns for m in last), default=0)
 
 
 def _computed_weights(model: ModelShape, setting: BlockSetting, *, quantised: bool, experts: bool) -> float:
