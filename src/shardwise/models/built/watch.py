@@ -240,7 +240,8 @@ class _Watcher(TorchDispatchMode):
         attention_mask: torch.Tensor | None,
         **words: Any,
     ) -> tuple[torch.Tensor, None]:
-        heads, each = query.shape[1], getattr(module, "num_key_value_groups", query.shape[1] // key.shape[1])
+        # With fewer heads than a configuration states for keys, none is repeated.
+        heads, each = query.shape[1], getattr(module, "num_key_value_groups", query.shape[1] // key.shape[1]) or 1
         if heads != key.shape[1] * each or query.shape[3] != key.shape[3] or not value.shape[3]:
             of, by = (f"{one.shape[1]} heads of width {one.shape[3]}" for one in (query, key))
             raise ValueError(f"queries of {of} meet keys of {by}, {each} of these for each")
