@@ -17,7 +17,7 @@ from tests.dist.worlds import installed, run_world
 from tests.marks import rare_but_first
 
 #: Scans, linear attention, several values from a block, bare weights, a deep head, an encoder.
-SLICE = ("mamba", "qwen3_5_text", "openai-gpt", "apertus", "modernbert-decoder", "deepseek_v32", "bert")
+SLICE = ("qwen3_5_text", "mamba", "openai-gpt", "apertus", "modernbert-decoder", "deepseek_v32", "bert")
 
 
 def _put(family: str, root: Path, ways: tuple[str, ...]) -> dict[str, Any]:
@@ -25,7 +25,8 @@ def _put(family: str, root: Path, ways: tuple[str, ...]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", installed(SLICE))
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+@pytest.mark.parametrize("family", rare_but_first(installed(SLICE)))
 def test_a_line_of_the_table_is_what_a_run_finds(family, tmp_path) -> None:
     assert run_world(1, _put, family, tmp_path, SHOWN)[0] == json.loads(TABLE.read_text())["families"][family]
 
