@@ -1,5 +1,6 @@
 """Weights are found and saved under transformers' keys, in every family that is trained."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError, UnsupportedError
 from shardwise.models.buffers import saved_buffers
-from shardwise.models.built.shape import shape_of
+from shardwise.models.built.shape import built_shape, shape_of
 from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
@@ -120,3 +121,5 @@ def test_what_loading_makes_of_weights_in_an_unknown_way_is_refused(tmp_path) ->
     for original in (True, False):
         whole.save_pretrained(tmp_path, save_original_format=original)
         assert bool(shape_of(str(tmp_path)).untrained) is original
+        config = json.loads((tmp_path / "config.json").read_text())
+        assert bool(built_shape(config, file=str(tmp_path)).untrained) is original

@@ -81,7 +81,7 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
         shape = _known_shape(anatomy, data, dtype=storage) if wrapper else None
         seen, why = _watched(anatomy) if shape is None else (None, shape.untrained)
     shape = shape or BuiltDecoder(anatomy, config, data, seen).shape(storage)
-    shape = replace(shape, untrained=why or _unread(anatomy.model, Path(file).parent))
+    shape = replace(shape, untrained=why or _unread(anatomy.model, Path(file)))
     if wrapper is None:
         return shape
     return replace(
@@ -94,10 +94,11 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
     )
 
 
-def _unread(model: nn.Module, folder: Path) -> str:
-    """Why the weights of a folder, or else those that are published, are not read."""
+def _unread(model: nn.Module, place: Path) -> str:
+    """Why the weights in a folder, or beside a file, or else those that are published, are not
+    read."""
     try:
-        weights = Weights(folder)
+        weights = Weights(place.parent if place.is_file() else place)
         Keys(model, weights.names, weights.shape, reads=language_weights(model))
     except ModelError:  # there are none
         return why_unread(model)
@@ -186,6 +187,7 @@ def _watched(anatomy: Anatomy) -> tuple[Seen | None, str]:
     code = [*walk_tb(raised.__traceback__)][-1][0].f_globals["__name__"].partition(".")[0]
     if code in ("torch", "transformers") and isinstance(raised, TypeError | AttributeError):
         raise UnsupportedError(why)
+    # What reads numbers raises so where there are none.
     return None, "" if isinstance(raised, NotImplementedError) or "meta" in why else why
 
 
