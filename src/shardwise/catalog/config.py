@@ -173,11 +173,8 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         raise config.error(f"num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}")
     for key, words in config.family.choices.items():
         config.checked(key, words.__contains__, f"one of {', '.join(words)}")
-    listed = layers = config.whole("num_hidden_layers", most=stated.MAX_LAYERS)
-    with suppress(TypeError, ValueError):  # most families read none
-        types = config.value("attention_types") and config.data.get("attention_layers")
-        listed = len(types) if types else sum(len(kinds) * count for kinds, count in config.value("attention_types"))
-    if listed != layers:
+    layers = config.whole("num_hidden_layers", most=stated.MAX_LAYERS)
+    if "attention_types" in config.family.defaults and (listed := _attention_types(config)) not in (None, layers):
         raise config.error(f"attention_types has {listed} entries, and there are {layers} blocks; write one for each")
     booleans = [key for key, default in config.family.defaults.items() if isinstance(default, bool)]
     plain = Dimensions(
@@ -203,6 +200,14 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
     odd = config.family.rotates and head_dim % 2
     misfit = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
     return config.family.refine(plain), misfit or _misfit_of_routes(plain) or config.family.misfit(plain)
+
+
+def _attention_types(config: _Config) -> int | None:
+    """For how many blocks kinds of attention are listed; None where the list is not understood."""
+    with suppress(TypeError, ValueError):
+        listed = config.data.get("attention_layers")
+        return len(listed) if listed else sum(len(kinds) * count for kinds, count in config.value("attention_types"))
+    return None
 
 
 def _misfit_of_routes(d: Dimensions) -> str:

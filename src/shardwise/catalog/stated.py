@@ -40,9 +40,8 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
         )
     elif data.get("add_cross_attention") or data.get("is_encoder_decoder"):
         message = "it is not a decoder-only language model; cross attention is not known"
-    elif _kinds(data) != (layers := data.get("num_hidden_layers")):
-        listed = f"layer_types has {_kinds(data)} entries, and num_hidden_layers is {layers}"
-        message = f"{listed}; write one entry for each block"
+    elif uneven := _uneven_kinds(data):
+        message = uneven
     else:
         for key in (key for key, says in _NOT_CAUSAL.items() if key in data and says(data)):
             message = (
@@ -53,10 +52,14 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
         raise ModelError.at(file, message)
 
 
-def _kinds(data: dict[str, Any]) -> Any:
-    """How many kinds of blocks are listed; as many as there are blocks where none are."""
-    kinds, layers = data.get("layer_types"), data.get("num_hidden_layers")
-    return len(cast(list[Any], kinds)) if isinstance(kinds, list) and isinstance(layers, int) else layers
+def _uneven_kinds(data: dict[str, Any]) -> str | None:
+    """By which list of kinds of blocks transformers would not build a model."""
+    for key in ("layer_types", "mlp_layer_types"):
+        kinds, layers = data.get(key), data.get("num_hidden_layers")
+        listed = len(cast(list[Any], kinds)) if isinstance(kinds, list) else layers
+        if type(layers) is int and listed != layers:
+            return f"{key} has {listed} entries, and num_hidden_layers is {layers}; write one entry for each block"
+    return None
 
 
 def published_as(data: Mapping[str, Any]) -> Published | None:

@@ -200,8 +200,9 @@ def test_the_language_model_of_a_model_of_text_and_images_is_asked_too():
         shape_from_data({"model_type": "gemma3", "text_config": part}, file="f")
 
 
-def test_a_list_of_kinds_has_an_entry_for_each_block():
+@pytest.mark.parametrize("key", ["layer_types", "mlp_layer_types"])
+def test_a_list_of_kinds_has_an_entry_for_each_block(key):
     assert shape_from_data({**few_layers("gpt_neo"), "num_layers": 1, "attention_layers": ["local"]}, file="f")
-    config = {**small_config("qwen3"), "layer_types": ["full_attention"] * 7, "num_hidden_layers": 2}
-    with pytest.raises(ModelError, match=r"^f: layer_types has 7 entries, and num_hidden_layers is 2; write one"):
+    config = {**small_config("qwen3"), key: ["full_attention"] * 7, "num_hidden_layers": 2}
+    with pytest.raises(ModelError, match=f"^f: {key} has 7 entries, and num_hidden_layers is 2; write one"):
         shape_from_data(config, file="f")

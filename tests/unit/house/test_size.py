@@ -13,14 +13,14 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3040,
-    "catalog": 3170,
+    "api": 3030,
+    "catalog": 3180,
     "cli": 1830,
     "data": 4900,
     "interop": 1380,
     "launch": 2970,
     "methods": 390,
-    "models": 3260,
+    "models": 3270,
     "parallel": 2990,
     "plan": 8670,
     "programs": 210,
@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9290,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51430, 32850
+ALL, ALL_TESTS = 51440, 32855
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

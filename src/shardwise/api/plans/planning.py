@@ -243,13 +243,7 @@ class Planning:
             found = find_model(request.job.model, revision=read, rope=request.job.rope_scaling)
             return cls(request=request, cluster=cluster, model=profiled(found, request.job, [cluster]))
 
-    def plan(
-        self,
-        known: Known = (None, None),
-        *,
-        asks_what_if: bool = False,
-        samples_rows: bool = False,
-    ) -> Plan:
+    def plan(self, known: Known = (None, None), *, asks_what_if: bool = False, samples_rows: bool = False) -> Plan:
         """`known`: a run's rows and lengths, else those counted before."""
         job, model, cluster = self.request.job, self.model, self.cluster
         counted = KnownData.of(self.request, samples_rows=samples_rows)
