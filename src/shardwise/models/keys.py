@@ -1,13 +1,14 @@
 """What a model calls its weights, and the keys of files that they are stored under.
 
 Files hold each expert's matrices by themselves, and transformers stacks them in one parameter as it
-loads; of some layers it joins several weights by rows.
+loads; of some layers it joins several weights by rows, or cuts one by rows into several.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 from torch import nn
@@ -31,11 +32,13 @@ def without_wrappers(name: str) -> str:
 
 
 class StoredSpan(NamedTuple):
-    """A part of one matrix of a file, and where it lies in what was asked of the stack."""
+    """A part of one matrix of a file, and where it lies in what was asked of the stack. `rows`: of
+    the matrix, where it is more than one parameter's."""
 
     key: str
     stored: tuple[slice, ...]
     asked: tuple[int | slice, ...]
+    rows: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +103,43 @@ class JoinedRows:
             begins += rows
 
 
+@dataclass(frozen=True)
+class CutRows:
+    """Rows from `first` on of a weight [`stored`, ...] of files, of which several parameters are
+    made, each of its part of their elements: this one has `rows`."""
+
+    key: str
+    first: int
+    rows: int
+    stored: int
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """As of an `ExpertStack`."""
+        return ((self.key,),)
+
+    def shape(self, shape_of: Callable[[str], Shape], **_where: str) -> Shape:
+        """Of the parameter."""
+        return self.rows, *shape_of(self.key)[1:]
+
+    def spans(self, _shape: Shape, *, offsets: Shape, lengths: Shape) -> Iterator[StoredSpan]:
+        """As of an `ExpertStack`."""
+        begins = (self.first + offsets[0], *offsets[1:])
+        stored = tuple(slice(at, at + length) for at, length in zip(begins, lengths, strict=True))
+        yield StoredSpan(self.key, stored, (), self.stored)
+
+
+#: How a parameter is made of weights of files.
+Made = ExpertStack | JoinedRows | CutRows
+
+
 class Keys:
     """The names of a model's weights, and the keys of files that they are stored under. Renamings
-    are applied, and experts stacked, rows joined; what else transformers joins or splits has no
-    place in the model. `names`: key of a file -> what the model calls it, or its stack; `stacks`:
-    name of a stacked or joined parameter -> the keys of its matrices; `unread`: names that
-    transformers makes of keys beside a language model, which are copied and never read."""
+    are applied, and experts stacked, rows joined or cut; what else transformers joins or splits has
+    no place in the model. `names`: key of a file -> what the model calls it, or its stack, or the
+    first that it is cut into; `stacks`: name of a stacked, joined or cut parameter -> the keys of
+    its matrices; `unread`: names that transformers makes of keys beside a language model, which are
+    copied and never read."""
 
     def __init__(
         self,
@@ -113,49 +147,58 @@ class Keys:
         stored: Iterable[str],
         shape_of: Callable[[str], Shape],
         *,
-        known: Iterable[str] | None = None,
+        known: Mapping[str, int] | None = None,
         reads: Callable[[str], bool] = lambda _name: True,
     ) -> None:
         """Finds the names of `stored`, all keys of the folder, for a model before it is spread;
-        `shape_of` a key. A key that `known` has, the names of the whole model (by itself those of
-        `model`), keeps it where no other name fits. Renamings that none needed are not undone in
-        `saved`, as in transformers. `reads`: whether a name is of the model that is trained. Raises
-        UnsupportedError: a weight of it is made of keys in another way."""
+        `shape_of` a key. A key that `known` has, names of the whole model (by itself those of
+        `model`) and their elements, keeps it where no other name fits. Renamings that none needed
+        are not undone in `saved`, as in transformers. `reads`: whether a name is of the model that
+        is trained. Raises UnsupportedError: a weight of it is made of keys in another way."""
         from transformers.core_model_loading import dot_natural_key
 
         renamings, stackings, others = _transforms(model)
         self.names: dict[str, str] = {}
+        self.stacks: dict[str, Made] = {}
         parts: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         joined: set[str] = set()
         self.unread: set[str] = set()
-        whole = {without_wrappers(name) for name in (model.state_dict() if known is None else known)}
+        if known is None:
+            known = {name: tensor.numel() for name, tensor in model.state_dict().items()}
+        whole = {without_wrappers(name): elements for name, elements in known.items()}
         for key in sorted(stored, key=dot_natural_key):
             name, stacking, part = _stacked(_renamed(key, renamings), stackings)
             if name not in whole and key in whole:
                 name, stacking = key, None
             if name not in whole:
-                name = self._made(name, others, reads)
+                name, *others_made = names = self._made(name, others, reads)
+                if others_made and whole.keys() >= {*names}:
+                    every, sizes = shape_of(key)[0], [whole[one] for one in names]
+                    rows = [size * every // sum(sizes) for size in sizes]
+                    cuts = map(partial(CutRows, key, stored=every), accumulate(rows, initial=0), rows)
+                    self.stacks.update(zip(names, cuts, strict=True))
             self.names[key] = name
             if stacking is not None:
                 parts[name][part].append(key)
                 joined |= {name} if _done(stacking) == _JOINS else set()
-        self.stacks: dict[str, ExpertStack | JoinedRows] = {}
         for name, found in parts.items():
             keys = tuple(tuple(found[part]) for part in sorted(found))
             rows = tuple((key, shape_of(key)[0]) for part in keys for key in part) if name in joined else ()
             self.stacks[name] = JoinedRows(parts=rows) if rows else ExpertStack(keys=keys)
         self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]
 
-    def _made(self, name: str, others: Iterable[Any], reads: Callable[[str], bool]) -> str:
-        """What transformers makes of a key in a way of its own: the first of several names."""
+    def _made(self, name: str, others: Iterable[Any], reads: Callable[[str], bool]) -> list[str]:
+        """What transformers makes of a key in a way of its own: several names."""
         made, other, _ = _stacked(name, others)
         if other is None:
-            return name
-        if reads(made):
-            raise UnsupportedError(_unread(name, made, other))
+            return [name]
         first, *_ = targets = other.target_patterns
-        self.unread |= {made.replace(first, target) for target in targets}
-        return made
+        names = [made.replace(first, target) for target in targets]
+        if not reads(made):
+            self.unread |= {*names}
+        elif _done(other) not in _CUTS:
+            raise UnsupportedError(_unread(name, made, other))
+        return names
 
     @classmethod
     def of_loaded(cls, model: nn.Module) -> Self:
@@ -184,7 +227,7 @@ class Keys:
 def why_unread(model: nn.Module) -> str:
     """Why a language model's weights, as they are published, are not read; "" where they are."""
     for name, _ in model.named_parameters():
-        for converter in _transforms(model)[2]:
+        for converter in (one for one in _transforms(model)[2] if _done(one) not in _CUTS):
             stored, found, _ = _stacked(name, [converter.reverse_transform()])
             if found is not None:
                 return _unread(stored, name, converter)
@@ -224,9 +267,11 @@ def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:
     return renamings, known, [one for one in converters if one not in known]
 
 
-#: All that is done to stacked matrices, perhaps joined by rows; and to weights joined by rows.
+#: All that is done to stacked matrices, perhaps joined by rows; to weights joined by rows; and to
+#: one that is cut by rows.
 _STACKS = [("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)]
 _JOINS = [("Concatenate", 0)]
+_CUTS = [("Split", 0)], [("Chunk", 0)]
 
 
 def _done(converter: Any) -> list[tuple[str, int | None]]:

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from shardwise.errors import ModelError, Problem
-from shardwise.models.keys import ExpertStack, JoinedRows, Keys
+from shardwise.models.keys import Keys, Made
 from shardwise.models.published import find_packed
 from shardwise.spec.run import read_json
 
@@ -60,7 +60,7 @@ class Weights:
         self._packed, gone = find_packed(config, self._file_of, self.stored_type)
         self._file_of.update({key: self._file_of[packed.elements] for key, packed in self._packed.items()})
         self._keys = {key: key for key in self._file_of if key not in gone}
-        self._stacks: dict[str, ExpertStack | JoinedRows] = {}
+        self._stacks: dict[str, Made] = {}
 
     @property
     def files(self) -> list[str]:
@@ -75,7 +75,8 @@ class Weights:
     def rename(self, keys: Keys) -> None:
         """Calls all tensors as the model does. Raises ModelError: two keys are one."""
         problems: list[Problem] = []
-        self._keys, self._stacks = {}, keys.stacks
+        self._stacks = keys.stacks
+        self._keys = {name: stack.keys[0][0] for name, stack in keys.stacks.items()}
         stacked = {key for stack in keys.stacks.values() for part in stack.keys for key in part}
         for key in sorted(keys.names):
             name = keys.names[key]
@@ -108,7 +109,7 @@ class Weights:
             return self._part(self.key(name), offsets=offsets, lengths=lengths)
         stack, whole = self._stacks[name], self.shape(name)
         made: torch.Tensor | None = None
-        for key, stored, asked in stack.spans(whole, offsets=offsets, lengths=lengths):
+        for key, stored, asked, _ in stack.spans(whole, offsets=offsets, lengths=lengths):
             part = self._part(key, offsets=[s.start for s in stored], lengths=[s.stop - s.start for s in stored])
             made = part.new_empty(lengths) if made is None else made
             made[asked] = part

@@ -131,7 +131,7 @@ class Beside:
         tied: dict[int, set[str]] = {}
         for name, parameter in whole.named_parameters(remove_duplicate=False):
             tied.setdefault(id(parameter), set()).update((name, name.removeprefix(prefix)))
-        stored = {*keys.names.values(), *keys.unread}
+        stored = {*keys.names.values(), *keys.stacks, *keys.unread}
         lacking = (sorted(names, key=len) for names in tied.values() if not names & stored)
         problems = [
             Problem(where=str(folder), message=f"the weight {names[-1]} is missing")

@@ -347,7 +347,8 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
 def _keys(config: Any, part: ModelPart, weights: Weights) -> tuple[Keys, Beside | None]:
     """What the keys of a folder are called, and what is there beside the trained language model."""
     if text_config(config) is config:
-        return Keys(part.model, weights.names, weights.shape, known=[*part.elements, *part.buffers]), None
+        known = dict.fromkeys(part.buffers, 0) | part.elements
+        return Keys(part.model, weights.names, weights.shape, known=known), None
     whole = build_on_meta(copy.deepcopy(config), attn_implementation="eager")
     keys = Keys(whole, weights.names, weights.shape, reads=language_weights(whole))
     return keys, Beside.find(whole, keys=keys, folder=weights.folder)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ import yaml
 from peft import AutoPeftModelForCausalLM, PeftModel
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, conversion_mapping
+from transformers.core_model_loading import Chunk, Split, WeightConverter
 
+from shardwise.models.weights import Weights
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -25,7 +27,7 @@ from shardwise.train.saving import check, export, final
 from shardwise.train.saving.atomic import SaveError
 from shardwise.train.watching.journal import Journal
 from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, outcome, prepare_cell, save, spread, train_on
-from tests.dist.compare import must_equal
+from tests.dist.compare import must_equal, must_record_the_same
 from tests.dist.programs import printed
 from tests.dist.worlds import run_world, said_by
 
@@ -124,6 +126,35 @@ def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers
     theirs, ours = (load_file(folder / "model.safetensors") for folder in (tmp_path / "theirs", final))
     assert "embed_out.weight" in ours, "GPT-NeoX's head is lm_head in the model"
     assert ours.keys() == theirs.keys()
+    must_load(finished)
+
+
+@pytest.fixture
+def fused(models: dict[str, Path], tmp_path: Path) -> Iterator[Path]:
+    """The untied toy, of whose files transformers cuts weights by rows, evenly or not."""
+    cuts = [
+        WeightConverter("qkv_proj", ["q_proj", "k_proj", "v_proj"], [Split(dim=0)]),
+        WeightConverter("gate_up_proj", ["gate_proj", "up_proj"], [Chunk(dim=0)]),
+    ]
+    conversion_mapping.register_checkpoint_conversion_mapping("llama", cuts)
+    folder = shutil.copytree(models["untied"], tmp_path / "fused")
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    model.load_state_dict(AutoModelForCausalLM.from_pretrained(models["untied"]).state_dict())
+    model.save_pretrained(folder)
+    yield folder
+    conversion_mapping._checkpoint_conversion_mapping_cache.pop("llama")
+    conversion_mapping.USER_REGISTERED_MAPPINGS.discard("llama")
+
+
+@pytest.mark.parametrize("chosen", [spread(Layout(pp=2), micros=2), FSDP, SLICES], ids=["pp", "fsdp", "fsdp x tp"])
+def test_weights_that_transformers_cuts_by_rows_are_trained_and_saved_whole(
+    chosen, single, make_job, fused, tmp_path
+) -> None:
+    plain = make_job("untied", train=OPTIMIZERS["sgd"])
+    job = plain.model_copy(update={"model": str(fused)})
+    finished = final, trained, _ = finish(job, tmp_path / "run", replace(chosen, optimizer="sgd"), shard_bytes=40_000)
+    must_record_the_same(single(plain), trained)
+    assert Weights(final).names == Weights(fused).names > {"model.layers.0.self_attn.qkv_proj.weight"}
     must_load(finished)
 
 

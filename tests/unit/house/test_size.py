@@ -20,16 +20,16 @@ CEILINGS = {
     "interop": 1380,
     "launch": 2970,
     "methods": 390,
-    "models": 3270,
+    "models": 3310,
     "parallel": 2990,
     "plan": 8670,
     "programs": 210,
     "report": 2300,
     "spec": 5540,
-    "train": 9290,
+    "train": 9310,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51440, 32855
+ALL, ALL_TESTS = 51500, 32885
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

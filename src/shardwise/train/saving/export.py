@@ -105,12 +105,20 @@ class Files:
         self._shards = _shards(result, wanted, self._copied)
         self._open: TensorFile | None = None
         self._records: dict[str, dict[str, Any]] = {}
+        self._rows: dict[str, dict[int, Tensor]] = {}
         self.size = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
 
     def add(self, name: str, whole: Tensor) -> None:
         """Writes the next tensor, which is on the CPU, in the dtype of files."""
-        for key, _, part in self._result.spans(name, tuple(whole.shape)):
-            self._put(key, whole[part])
+        for key, stored, part, rows in self._result.spans(name, tuple(whole.shape)):
+            if rows is None:
+                self._put(key, whole[part])
+                continue
+            there = self._rows.setdefault(key, {})
+            there[stored[0].start] = whole
+            if sum(map(len, there.values())) == rows:
+                self._put(key, torch.cat([there[first] for first in sorted(there)]))
+                del self._rows[key]
 
     def _put(self, key: str, tensor: Tensor) -> None:
         file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
@@ -160,13 +168,8 @@ class Copied:
 
 def _shards(result: Result, wanted: list[Wanted], copied: Copied) -> dict[str, dict[str, Entry]]:
     """File name -> its tensors, of types by size: what is copied has its own files."""
-    own = (
-        (key, Entry(dtype=result.dtype(one.name), shape=tuple(part.stop - part.start for part in stored)))
-        for one in wanted
-        for key, stored, _ in result.spans(one.name, one.shape)
-    )
     groups: list[dict[str, Entry]] = [{}]
-    for entries in (own, copied.entries.items()):
+    for entries in (_own(result, wanted), copied.entries.items()):
         size = SHARD_BYTES if groups[-1] else 0
         for key, entry in entries:
             size += entry.nbytes
@@ -177,6 +180,19 @@ def _shards(result: Result, wanted: list[Wanted], copied: Copied) -> dict[str, d
     if len(groups) == 1:
         return {WEIGHTS if result.adapters is None else ADAPTER: groups[0]}
     return {f"model-{n + 1:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups)}
+
+
+def _own(result: Result, wanted: list[Wanted]) -> Iterator[tuple[str, Entry]]:
+    """Each key once, when the last of what it holds has come."""
+    left: dict[str, int] = {}
+    for one in wanted:
+        for key, stored, _, rows in result.spans(one.name, one.shape):
+            count, *rest = shape = tuple(part.stop - part.start for part in stored)
+            if rows is not None:
+                left[key] = left.get(key, rows) - count
+                shape = rows, *rest
+            if not left.get(key, 0):
+                yield key, Entry(dtype=result.dtype(one.name), shape=shape)
 
 
 def copy_configuration(result: Result, folder: Path) -> list[str]:
