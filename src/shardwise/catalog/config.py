@@ -199,7 +199,8 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         )
     odd = config.family.rotates and head_dim % 2
     misfit = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
-    return config.family.refine(plain), misfit or _misfit_of_routes(plain) or config.family.misfit(plain)
+    misfit = misfit or _misfit_of_routes(plain) or _misfit_of_scales(config)
+    return config.family.refine(plain), misfit or config.family.misfit(plain)
 
 
 def _attention_types(config: _Config) -> int | None:
@@ -216,6 +217,16 @@ def _misfit_of_routes(d: Dimensions) -> str:
     count, routed = next(filter(None, counts), None), d.numbers.get("num_experts_per_tok", 0)
     few = count is not None and routed > count
     return f"num_experts_per_tok is {routed}, and there are {count} experts in a block" if few else ""
+
+
+def _misfit_of_scales(config: _Config) -> str:
+    """Which number that caps or scales scores transformers does not run with."""
+    for key in ("attn_logit_softcapping", *LOGIT_TRANSFORMS):
+        found, unset = config.value(key), config.family.defaults.get(key) is None or "cap" in key
+        # Granite's classes alone read whole numbers.
+        if found == 0 or (found is None and not unset) or (isinstance(found, int) and key != "logits_scaling"):
+            return f"{config.name(key)} is {quoted(found)}; expected a number such as 0.5{' or null' * unset}"
+    return ""
 
 
 def _shape(config: _Config) -> ModelShape:

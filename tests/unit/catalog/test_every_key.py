@@ -47,6 +47,9 @@ DIES = [
     ("gptj", {"rotary_dim": 9}, "rotary_dim is 9; expected an even number up to the heads' width, 16"),
     ("gpt_neo", {"num_layers": 3}, "attention_types has 2 entries, and there are 3 blocks; write one for each"),
     ("falcon", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn is 2, which its code runs in the new decoder"),
+    ("internlm3", {"qkv_bias": True}, "qkv_bias and bias differ, and its code has both or neither: write one value"),
+    ("gemma2", {"final_logit_softcapping": 30}, "final_logit_softcapping is 30; expected a number such as 0.5 or null"),
+    ("granitemoe", {"logits_scaling": None}, "logits_scaling is None; expected a number such as 0.5"),
     ("falcon", {"multi_query": False, "num_kv_heads": 2}, "num_kv_heads is 2; expected 4, as multi_query"),
 ]
 #: What its classes raise at values that they do not expect.
