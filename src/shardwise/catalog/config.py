@@ -148,9 +148,8 @@ class _Config:
         return float(self.checked(key, lambda v: type(v) in (int, float) and 0 <= v <= 1, "a number from 0 to 1"))
 
     def layers(self, key: str) -> tuple[int, ...] | None:
-        if self.value(key) is None:
-            return None
-        return tuple(self.checked(key, _is_list_of_wholes, "a list of whole numbers"))
+        found = self.value(key)
+        return None if found is None else tuple(self.checked(key, _is_list_of_wholes, "a list of whole numbers"))
 
     def flag(self, key: str) -> bool:
         return self.checked(key, lambda v: isinstance(v, bool), "true or false")
@@ -199,7 +198,9 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         )
     odd = config.family.rotates and head_dim % 2
     misfit = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
-    return config.family.refine(plain), misfit or _misfit_of_routes(plain) or config.family.misfit(plain)
+    misfit = misfit or _misfit_of_routes(plain) or _misfit_of_scales(config)
+    misfit = misfit or stated.misfit_of_rotation(config.data, kinds=config.family.rotations)
+    return config.family.refine(plain), misfit or config.family.misfit(plain)
 
 
 def _attention_types(config: _Config) -> int | None:
@@ -218,13 +219,23 @@ def _misfit_of_routes(d: Dimensions) -> str:
     return f"num_experts_per_tok is {routed}, and there are {count} experts in a block" if few else ""
 
 
+def _misfit_of_scales(config: _Config) -> str:
+    """Which number that caps or scales scores transformers does not run with."""
+    for key in ("attn_logit_softcapping", *LOGIT_TRANSFORMS):
+        found, unset = config.value(key), config.family.defaults.get(key) is None or "cap" in key
+        # Granite's classes alone read whole numbers.
+        if found == 0 or (found is None and not unset) or (isinstance(found, int) and key != "logits_scaling"):
+            return f"{config.name(key)} is {quoted(found)}; expected a number such as 0.5{' or null' * unset}"
+    return ""
+
+
 def _shape(config: _Config) -> ModelShape:
     family, (d, misfit) = config.family, _dimensions(config)
     keys = {**family.defaults, **config.data}
     blocks, has_window = blocks_of(family, d), not family.optional_window or d.flags["use_sliding_window"]
     window = config.optional_whole("sliding_window") if has_window else None
     if window is None and _slides(config):
-        misfit = f"{config.name('sliding_window')} is null, and the attention of some blocks needs a window"
+        misfit = f"{config.name('sliding_window')} is null, and its code masks with a window; write a number"
     windowed = _windowed(config, d) if window else None
     width = d.optional.get(family.embedding_key or "")
     values = d.numbers.get("v_head_dim", d.head_dim)
@@ -276,12 +287,11 @@ def _shape(config: _Config) -> ModelShape:
 
 
 def _slides(config: _Config) -> bool:
-    """Whether transformers makes a mask with a window for some blocks, whatever it is."""
+    """Whether transformers makes a mask with a window, whatever it is."""
     family, listed = config.family, config.data.get("layer_types")
-    if isinstance(listed, list):
-        by_kind = family.whole_every or (family.windowed and family.experts is None)
-        return bool(by_kind) and "sliding_attention" in listed
-    return family.whole_every > 1 and not family.windowless
+    by_kind = family.windowless or (family.windowed and family.experts is None)
+    listed = by_kind and isinstance(listed, list) and "sliding_attention" in listed
+    return listed or (family.whole_every > 1 and not family.windowless)
 
 
 def _windowed(config: _Config, d: Dimensions) -> int | None:

@@ -129,8 +129,7 @@ def reserved_bytes(memory_bytes: int) -> int:
 def _link(table: str, name: str) -> Link:
     row = _data()[table][name]
     bandwidth, latency = row["gigabytes_per_second"] * 1e9, row["latency_us"] * 1e-6
-    shared = bool(row.get("shared", False))
-    return Link(name=name, bytes_per_second=bandwidth, latency_seconds=latency, shared=shared)
+    return Link(name=name, bytes_per_second=bandwidth, latency_seconds=latency, shared=row.get("shared", False))
 
 
 def _normal(name: str) -> str:
@@ -244,9 +243,8 @@ def _stated_link(cluster: Cluster, *, rate: str, unit: str, text: str) -> Link:
     gigabits = float(rate) * (8 if "B" in unit else 1)
     if not 0 < gigabits <= MAX_GIGABITS:
         raise HardwareError(f"hardware is {quoted(text)}; a link carries above 0 and at most {MAX_GIGABITS} Gb/s")
-    latency = cluster.network.latency_seconds
-    name = f"{gigabits:g} Gb/s"
-    return Link(name=name, bytes_per_second=gigabits / 8 * 1e9, latency_seconds=latency, shared=True)
+    named = replace(cluster.network, name=f"{gigabits:g} Gb/s", shared=True)
+    return replace(named, bytes_per_second=gigabits / 8 * 1e9)
 
 
 def _assumed(network: Link) -> str:

@@ -123,11 +123,7 @@ def read_model(name: str, *, revision: str | None = None, rope: RopeScaling | No
 
 
 def _known(name: str) -> KnownModel | None:
-    wanted = name.lower()
-    for model in known_models().values():
-        if wanted in (model.name, model.hub_id.lower()):
-            return model
-    return None
+    return next((one for one in known_models().values() if name.lower() in (one.name, one.hub_id.lower())), None)
 
 
 def hub_id(name: str) -> str:
@@ -143,12 +139,11 @@ def _nearest(name: str) -> str:
 
 
 def _from_hub(name: str, *, offline: bool) -> tuple[dict[str, Any], str]:
+    near = _nearest(name)
     if offline:
-        message = f"is not in the local Hugging Face cache, and the network is not to be used{_nearest(name)}"
-        raise ModelError.at(name, message)
+        raise ModelError.at(name, f"is not in the local Hugging Face cache, and the network is not to be used{near}")
     try:
         url, raw = download_config(name)
     except ModelError as error:
-        nearest = _nearest(name)
-        raise ModelError([replace(one, message=one.message + nearest) for one in error.problems]) from None
+        raise ModelError([replace(one, message=one.message + near) for one in error.problems]) from None
     return parse_config(raw, file=url), url

@@ -92,10 +92,6 @@ def every_size(cluster: Cluster, *, most: int) -> list[Cluster]:
     large as it is. `most`: GPUs at most. Raises HardwareError: the catalogue does not have them."""
     known = find_gpu(cluster.gpu.name)
     node = max(known.node_gpus, cluster.node.num_gpus) if cluster.num_nodes == 1 else cluster.node.num_gpus
-    whole = replace(
-        cluster,
-        node=replace(cluster.node, num_gpus=node),
-        num_nodes=-(-most // node),
-        network=cluster.network or known.network,
-    )
+    nodes, network = replace(cluster.node, num_gpus=node), cluster.network or known.network
+    whole = replace(cluster, node=nodes, num_nodes=-(-most // node), network=network)
     return [whole.part(count) for count in (*range(1, min(node, most) + 1), *range(2 * node, most + 1, node))]

@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -123,7 +123,7 @@ def counts_routes(stated: Mapping[str, Any]) -> bool:
 
 def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None:
     """The length up to which rotary frequencies do not depend on the longest row; None for any."""
-    for rotation in _following(stated):
+    for rotation in (one for one in _rotations(stated) if _kind(one) in ("longrope", "su", "dynamic")):
         if _kind(rotation) == "dynamic":
             return positions
         original = rotation.get("original_max_position_embeddings") or stated.get("original_max_position_embeddings")
@@ -143,14 +143,18 @@ def stretched_positions(stated: Mapping[str, Any]) -> int:
     return int(factor * original) if _kind(plain) in ("yarn", "linear", "dynamic") else 0
 
 
-def _following(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Rotations whose frequencies depend on the sequence length."""
+def misfit_of_rotation(stated: Mapping[str, Any], *, kinds: Sequence[str]) -> str:
+    """Which rotation is none of the kinds that a model's code knows."""
+    unknown = next((kind for one in _rotations(stated) if (kind := _kind(one)) not in (None, *kinds)), None)
+    return f"rope_type is {quoted(unknown)}, and its code knows {', '.join(kinds)} alone" if unknown else ""
+
+
+def _rotations(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """How positions rotate: in all layers, or one entry for each kind of layers."""
     rope = stated.get("rope_parameters") or stated.get("rope_scaling")
-    if not isinstance(rope, dict):
-        return
-    plain = cast(dict[str, Any], rope)
-    by_layer = [cast(dict[str, Any], one) for one in plain.values() if isinstance(one, dict)]
-    yield from (one for one in (plain, *by_layer) if _kind(one) in ("longrope", "su", "dynamic"))
+    if isinstance(rope, dict):
+        plain = cast(dict[str, Any], rope)
+        yield from (plain, *(cast(dict[str, Any], one) for one in plain.values() if isinstance(one, dict)))
 
 
 def _kind(rotation: Mapping[str, Any]) -> Any:

@@ -31,8 +31,8 @@ DIES = [
     ("llama", {"head_dim": 7}, "head_dim is 7, and rotary positions turn its halves: write an even one"),
     ("llama", {"hidden_size": 66}, "hidden_size 66 is not a multiple of num_attention_heads 4"),
     ("gemma", {"num_key_value_heads": None}, "num_key_value_heads is None; expected a whole number from 1"),
-    ("gemma2", {"sliding_window": None}, "sliding_window is null, and the attention of some blocks needs a window"),
-    ("qwen2", {"layer_types": ["sliding_attention"] * 2}, "sliding_window is null, and the attention of some"),
+    ("gemma2", {"sliding_window": None, "layer_types": ["full_attention"] * 2}, "sliding_window is null, and its code"),
+    ("qwen2", {"layer_types": ["sliding_attention"] * 2}, "sliding_window is null, and its code masks with a"),
     ("mixtral", {"num_experts_per_tok": 7}, "num_experts_per_tok is 7, and there are 6 experts in a block"),
     ("glm4_moe", {"topk_group": 2}, "n_group is 1 and topk_group 2, by which its code does not choose among 6 experts"),
     ("deepseek_v3", {"n_group": 6}, "n_group is 6 and topk_group 1, by which its code does not choose among 6"),
@@ -47,6 +47,11 @@ DIES = [
     ("gptj", {"rotary_dim": 9}, "rotary_dim is 9; expected an even number up to the heads' width, 16"),
     ("gpt_neo", {"num_layers": 3}, "attention_types has 2 entries, and there are 3 blocks; write one for each"),
     ("falcon", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn is 2, which its code runs in the new decoder"),
+    ("internlm3", {"qkv_bias": True}, "qkv_bias and bias differ, and its code has both or neither: write one value"),
+    ("gemma2", {"final_logit_softcapping": 30}, "final_logit_softcapping is 30; expected a number such as 0.5 or null"),
+    ("granitemoe", {"logits_scaling": None}, "logits_scaling is None; expected a number such as 0.5"),
+    ("llama", {"rope_scaling": {"type": "su"}}, "rope_type is 'su', and its code knows default, linear, dynamic, yarn"),
+    ("phi3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type is 'linear', and its code knows default"),
     ("falcon", {"multi_query": False, "num_kv_heads": 2}, "num_kv_heads is 2; expected 4, as multi_query"),
 ]
 #: What its classes raise at values that they do not expect.
@@ -55,9 +60,7 @@ UNBUILT += (ValueError,)
 REFUSED_KEYS = {(kind, key) for kind, key, _ in REFUSED} | {(kind, key) for kind, change, _ in DIES for key in change}
 AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
 #: Sizes of the usual keys that no forward of these runs with.
-RUNS = {
-    "deepseek_v2": {"n_group": 1, "topk_group": 1},
-}
+RUNS = {"deepseek_v2": {"n_group": 1, "topk_group": 1}}
 #: Switches that no configuration class may list, as transformers reads them off any.
 UNLISTED = {"is_causal": (False, None), "use_bidirectional_attention": (True,)}
 TOKENS = torch.arange(1, 13)[None]

@@ -42,7 +42,7 @@ class Family:
         choices: key -> the words that transformers' code knows of it.
         even_width: transformers refuses a width that is no multiple of the heads, whatever
             `head_dim` says.
-        rotates: queries and keys are rotated as a whole.
+        rotates: queries and keys are rotated as a whole; `rotations` in which ways, by rope_type.
         misfit: why transformers' code does not run with dimensions; "" where it does.
         attention, mlp, norms: of a block without experts.
         experts: replace the MLP in the blocks that `placement` names.
@@ -84,6 +84,7 @@ class Family:
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     even_width: bool = False
     rotates: bool = False
+    rotations: Sequence[str] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
     misfit: Callable[[Dimensions], str] = lambda _: ""
     experts: Matrices | None = None
     placement: Placement = everywhere

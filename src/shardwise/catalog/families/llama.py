@@ -4,13 +4,14 @@ from shardwise.catalog.families import blocks
 from shardwise.catalog.families.family import Family
 
 _COHERE_NORMS = blocks.hidden_norms("input_layernorm")
+_UNEQUAL = "qkv_bias and bias differ, and its code has both or neither: write one value for the two"
 _MISTRAL = Family(attention=blocks.UNBIASED_ATTENTION)
 
 #: model_type -> its rules.
 LLAMA_LIKE: dict[str, Family] = {
     "llama": Family(),
     "granite": Family(),
-    "internlm3": Family(),
+    "internlm3": Family(misfit=lambda d: "" if d.flags["attention_bias"] == d.flags["mlp_bias"] else _UNEQUAL),
     "mistral": _MISTRAL,
     "ministral": _MISTRAL,
     "qwen2": Family(attention=blocks.QWEN2_ATTENTION, windowed=blocks.from_a_layer_on),
