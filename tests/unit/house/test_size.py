@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9310,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51500, 32885
+ALL, ALL_TESTS = 51510, 32890
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100
