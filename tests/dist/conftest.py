@@ -17,9 +17,9 @@ from shardwise import api
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, Trained, execution, job_on, prepare_cell, spread, train_and_save, train_cell
+from tests.dist.cells import OPTIMIZERS, Trained, execution, job_on, save_cell, spread, train_cell
 from tests.dist.compare import must_equal
-from tests.dist.worlds import add_tokenizer, run_world, toy_model
+from tests.dist.worlds import add_tokenizer, toy_model
 from tests.pairwise import processes
 from tests.warm.shim import KIND
 
@@ -180,9 +180,9 @@ def trained(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., RunDi
         model: str | Path, *, precision: str = "fp32", attn_implementation: Any = "sdpa", **job: Any
     ) -> RunDirectory:
         train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0, "precision": precision}
-        run = prepare_cell(make_job(model, **{"method": "lora", "train": train, **job}), tmp_path / "run")
-        run_world(1, train_and_save, run, execution(precision=precision, attn_implementation=attn_implementation))
-        return run
+        asked = make_job(model, **{"method": "lora", "train": train, **job})
+        chosen = execution(precision=precision, attn_implementation=attn_implementation)
+        return save_cell(asked, tmp_path / "run", chosen)
 
     return make
 

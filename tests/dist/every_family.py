@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
 import shardwise.train.model
-from shardwise.data.store import PreparedData
 from shardwise.errors import InputError, UnsupportedError, said
 from shardwise.models.built.shape import built_shape, shape_of
 from shardwise.models.wrapper import find_inside
@@ -174,30 +173,28 @@ def _each(work: Callable[..., Any], cells: list[tuple[RunDirectory, Execution]])
 
 def _one(run: RunDirectory, chosen: Execution) -> tuple[str, Any]:
     """How a step differs from plain transformers' (empty: it does not); what training made."""
-    built = composed(run, chosen)
-    return _unlike_transformers(run, built), _trained(run, chosen)
+    return _unlike_transformers(composed(run, chosen)), _trained(run, chosen)
 
 
 def _trained(run: RunDirectory, chosen: Execution) -> dict[str, Any]:
     built = composed(run, chosen)
-    start = outcome(run, built).weights
+    start = outcome(built).weights
     planned = take_inventory(built.job, built.model.shape).trained_elements
     assert chosen.layout.pp > 1 or planned == sum(
         built.model.elements[name] for name, parameter in built.model.trained if name in built.model.elements
     ), "other elements are trained than planned"
-    train_on(run, built)
-    end = outcome(run, built)
+    train_on(built)
+    end = outcome(built)
     return {"metrics": end.metrics, "start": start, "end": end.weights, "frozen": end.frozen}
 
 
-def _unlike_transformers(run: RunDirectory, built: Any) -> str:
+def _unlike_transformers(built: Any) -> str:
     """One global batch, each of its documents alone through `from_pretrained`'s model."""
     batch = next(iter(built.batches.from_(0)))
     ours = float(built.step(batch))
     gradients = {name: parameter.grad for name, parameter in built.model.trained}
-    data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))
     model = _plain(built)
-    documents = [one for sample in batch.sample_ids for one in _documents(*data.sample(sample))]
+    documents = [one for sample in batch.sample_ids for one in _documents(*built.data.sample(sample))]
     trained = sum(int((labels != -100).sum()) for _, labels in documents)
     theirs = 0.0
     for ids, labels in documents:

@@ -17,7 +17,7 @@ from shardwise.train.rehearsing.command import rehearse_ranks
 from shardwise.train.rehearsing.folder import write_rows
 from shardwise.train.rehearsing.rank import alone
 from shardwise.train.watching.journal import Journal
-from tests.dist.cells import LAYOUTS, composed, execution, planned, train_on
+from tests.dist.cells import LAYOUTS, execution, planned, run_built, train_on
 from tests.dist.worlds import run_world, toy_model
 
 #: Method, and what of an execution is not `cells.execution`'s.
@@ -123,9 +123,8 @@ def test_prepared_rows_are_rehearsed_as_they_are(make_job, tmp_path) -> None:
     assert begun < then == peaks[1], "the second step has optimizer states"
 
 
-def _together(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
-    built = composed(run, chosen)
-    train_on(run, built)
+def _together(built: Build) -> tuple[int, int, int]:
+    train_on(built)
     return _figures(built)
 
 
@@ -136,7 +135,7 @@ def test_a_rehearsal_is_what_real_ranks_hold(layout, make_job, tmp_path) -> None
     run, job, chosen = _cell(tmp_path, make_job, layout, "full")
     size = chosen.layout.world_size
     rehearsed = rehearse_ranks(job, chosen, range(size), cuda=False)
-    for (peak, *kept), found in zip(run_world(size, _together, run, chosen), rehearsed, strict=True):
+    for (peak, *kept), found in zip(run_built(_together, run, chosen), rehearsed, strict=True):
         assert [found["held"]["weights"], found["held"]["optimizer"]] == kept
         assert (1 - _BESIDE) * found["peak_bytes"] <= peak
 

@@ -20,7 +20,7 @@ from shardwise.parallel.saved_on_host import SavedOnHost
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import SAVED_ON_GPU, Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import LAYOUTS, OPTIMIZERS, Trained, prepare_cell, spread, train_rank
+from tests.dist.cells import LAYOUTS, OPTIMIZERS, Trained, composed, prepare_cell, spread, train_rank
 from tests.dist.compare import must_equal
 from tests.dist.worlds import run_world
 
@@ -44,7 +44,7 @@ def train_and_count(run: RunDirectory, chosen: Execution) -> tuple[Trained, int,
             return whole(self, *given)
 
         setattr(SavedOnHost, name, counted)  # the fork's own
-    return train_rank(run, chosen), counts["_leave"], counts["_arrived"]
+    return train_rank(composed(run, chosen)), counts["_leave"], counts["_arrived"]
 
 
 def must_move_once(expected: Trained, job: Job, chosen: Execution, root: Path, *, of_a_block: int = 1) -> None:

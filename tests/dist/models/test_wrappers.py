@@ -17,7 +17,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.chatting import Chat
 from shardwise.train.merging import merge
-from tests.dist.cells import digest, execution, prepare_cell, spread, train_and_save
+from tests.dist.cells import composed, digest, execution, prepare_cell, spread
 from tests.dist.compare import relative
 from tests.dist.reference import reference_losses
 from tests.dist.saved.test_final import finish, loss_of
@@ -136,7 +136,7 @@ def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, m
     del stored["multi_modal_projector.mm_input_projection_weight"]
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
     run = prepare_cell(make_job(folder), tmp_path / "run")
-    said = run_world(1, said_by, ModelError, train_and_save, run, execution())[0]
+    said = run_world(1, said_by, ModelError, composed, run, execution())[0]
     assert "the weight model.multi_modal_projector.mm_input_projection_weight is missing" in said
     assert shape_of(str(folder)).names.blocks == "model.language_model.layers"
 

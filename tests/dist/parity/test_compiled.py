@@ -13,7 +13,7 @@ from shardwise.parallel.mesh import join_world
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, prepare_cell, spread, train_rank
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, composed, prepare_cell, spread, train_rank
 from tests.dist.compare import must_equal
 from tests.dist.worlds import run_world
 from tests.marks import CI
@@ -43,7 +43,7 @@ def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, 
     """Trains without the compiler's slow last stage; graphs, and how often Python ran between."""
     compiled.BACKEND = "aot_eager"  # the fork's own
     counters.clear()  # a fork inherits its parent's
-    return train_rank(run, chosen), counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    return train_rank(composed(run, chosen)), counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
 
 
 #: Of these CI runs two.

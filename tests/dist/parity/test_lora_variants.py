@@ -13,12 +13,11 @@ from shardwise.methods.lora import peft_config
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
+from shardwise.train.build import Build
 from shardwise.train.saving.export import gathered
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, move, prepare_cell, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, move, prepare_cell, run_built, spread, train_cell
 from tests.dist.compare import must_be_the_same
 from tests.dist.saved.test_final import adapted, finish, loss_of
-from tests.dist.worlds import run_world
 
 #: PEFT warns of merging such an adapter, which is not done here.
 pytestmark = pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
@@ -59,17 +58,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 LORA = {"r": 4, "lora_alpha": 8}
 
 
-def _start(run: RunDirectory, chosen: Execution) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+def _start(built: Build) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Values at the start, but for B, which is not zero, so that logits show how it is scaled."""
-    built = composed(run, chosen)
     with torch.no_grad():
         for name, parameter in built.model.trained:
             if ".lora_B." in name:
                 parameter.fill_(0.01)
     whole = {name: gathered(parameter).clone() for name, parameter in built.model.trained}
     model: Any = built.model.result.model
-    alone = chosen.layout.world_size == 1
-    return whole, model.eval()(PROBE).logits.detach() if alone else torch.empty(0)
+    return whole, model.eval()(PROBE).logits.detach()
 
 
 def _peft(job: Job, chosen: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -89,7 +86,7 @@ def _peft(job: Job, chosen: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Te
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_variant_starts_as_peft_starts_it(variant, model, make_job, tmp_path) -> None:
     job = make_job(model, method="lora", lora=LORA | VARIANTS[variant])
-    started, logits = run_world(1, _start, prepare_cell(job, tmp_path), spread())[0]
+    started, logits = run_built(_start, prepare_cell(job, tmp_path), spread())[0]
     expected, peft_logits = _peft(job, started)
     assert started.keys() == expected.keys()
     for name, weight in expected.items():

@@ -14,10 +14,9 @@ from shardwise import api
 from shardwise.data.store import PreparedData
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_json, read_metrics
-from tests.dist.cells import prepare_cell, spread, train_rank
+from tests.dist.cells import prepare_cell, run_built, spread, train_rank
 from tests.dist.compare import relative
 from tests.dist.programs import end, start
-from tests.dist.worlds import run_world
 
 #: Of each loss, relative. The same sums in another order: 7e-8 was measured; float32 has 6e-8.
 TOLERANCE = 1e-6
@@ -43,7 +42,7 @@ def ours(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("ours")
     job = make_job(data={"shuffle": False}, train=TRAIN, output_dir=str(folder / "theirs"))
     run = prepare_cell(job, folder / "run")
-    losses = run_world(1, train_rank, run, spread())[0].series("loss")
+    losses = run_built(train_rank, run, spread())[0].series("loss")
     data = PreparedData.open((read_json(run.data) or {})["train"]["folder"])
     rows = folder / "rows.jsonl"
     with rows.open("w") as file:
