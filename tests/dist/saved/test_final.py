@@ -24,26 +24,17 @@ from shardwise.train.build import Build
 from shardwise.train.result import stop_ids
 from shardwise.train.saving import check, export, final
 from shardwise.train.saving.atomic import SaveError
-from tests.dist.cells import (
-    OPTIMIZERS,
-    Trained,
-    execution,
-    outcome,
-    prepare_cell,
-    run_built,
-    save,
-    spread,
-    train_and_save,
-)
+from tests.dist.cells import Trained, composed, execution, outcome, prepare_cell, run_built, save, spread, train_on
 from tests.dist.compare import must_equal
 from tests.dist.programs import printed
-from tests.dist.worlds import said_by
+from tests.dist.worlds import run_world, said_by
 
 
 def _train_and_save(built: Build, shard_bytes: int) -> tuple[Trained, float]:
     """What was trained, and the live model's loss over the first global batch."""
     export.SHARD_BYTES = shard_bytes
-    train_and_save(built)
+    train_on(built)
+    save(built)
     built.model.set_training(False)
     return outcome(built), built.step.evaluate(next(iter(built.batches.from_(0))))
 
@@ -123,7 +114,7 @@ def test_a_full_model_loads_with_from_pretrained(model, chosen, make_job, tmp_pa
 def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers_saves_them(
     single, make_job, models, tmp_path
 ) -> None:
-    job = make_job("gpt_neox", train=OPTIMIZERS["sgd"])
+    job = make_job("gpt_neox", train={"optimizer": "sgd", "learning_rate": 0.05})
     finished = final, trained, _ = finish(job, tmp_path / "fsdp", replace(FSDP, optimizer="sgd"))
     must_equal(single(job), [trained])
     loaded: Any = AutoModelForCausalLM.from_pretrained(models["gpt_neox"])
@@ -219,12 +210,11 @@ def test_no_file_of_a_result_names_a_place_of_this_machine(method, model, make_j
         assert f"| {fact}" in card
 
 
-def _save_what_ends_in(built: Build, told: dict[str, Any] | None) -> None:
-    run = built.checkpoints.run
+def _save_what_ends_in(run: RunDirectory, told: dict[str, Any] | None) -> None:
     data = json.loads(run.data.read_text())
     data.pop("ends", None)
     run.data.write_text(json.dumps(data if told is None else {**data, "ends": told}))
-    save(built)
+    save(composed(run, execution()))
 
 
 def _ends(*tokens: tuple[int, str, int], unmarked: int = 0) -> dict[str, Any]:
@@ -245,7 +235,7 @@ def test_a_result_stops_where_most_answers_were_trained_to_end(make_job, models,
     run = prepare_cell(make_job("tied"), tmp_path / "first")
     before = AutoModelForCausalLM.from_pretrained(models["tied"]).generation_config.eos_token_id
     for told, stops, added in ENDS:
-        run_built(_save_what_ends_in, run, execution(), told)
+        run_world(1, _save_what_ends_in, run, told)
         assert json.loads((run.final / "manifest.json").read_text())["stops"] == added
         assert AutoModelForCausalLM.from_pretrained(run.final).generation_config.eos_token_id == (stops or before)
         assert stop_ids(run.final) == ({*stops} if stops else {2})

@@ -21,10 +21,9 @@ from shardwise.spec.job.file import read_job
 from shardwise.spec.result import result_fault
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import merging
-from shardwise.train.build import Build
 from shardwise.train.chatting import Chat
 from shardwise.train.result import base_of, find_base
-from tests.dist.cells import execution, run_built, save, save_cell
+from tests.dist.cells import composed, execution, save, save_cell
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import run_world, said_by
 
@@ -308,12 +307,11 @@ def test_chat_answers_as_transformers_generates(method, model, trained, models) 
     assert answer == tokenizer.decode(tokens[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True).strip()
 
 
-def _learn_to_stop(built: Build) -> list[int]:
+def _learn_to_stop(run: RunDirectory) -> list[int]:
     """Ids at which `chat` stops, where answers were trained to end in the token 5."""
-    run = built.checkpoints.run
     data = json.loads(run.data.read_text())
     run.data.write_text(json.dumps({**data, "ends": {"tokens": [{"id": 5, "text": "<|im_end|>", "count": 9}]}}))
-    save(built)
+    save(composed(run, execution()))
     chat = Chat(run, "trained", max_new_tokens=12, temperature=0.0)
     chat.load(QUESTION)
     asked: list[Any] = []
@@ -325,7 +323,7 @@ def _learn_to_stop(built: Build) -> list[int]:
 
 def test_chat_and_a_merged_model_stop_where_answers_were_trained_to_end(trained) -> None:
     run = trained("untied")
-    assert run_built(_learn_to_stop, run, execution())[0] == [2, 5]
+    assert run_world(1, _learn_to_stop, run)[0] == [2, 5]
     merged(run)
     assert AutoModelForCausalLM.from_pretrained(run.merged).generation_config.eos_token_id == [2, 5]
     assert (read_json(run.merged / "manifest.json") or {})["stops"] == ["<|im_end|>"]

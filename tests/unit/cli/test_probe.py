@@ -172,8 +172,7 @@ def test_a_probe_that_is_interrupted_leaves_no_file(tmp_path: Path, monkeypatch:
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setattr("shardwise.api.plans.probing.run_program", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        api.probe(processes=1)
+    said_by(KeyboardInterrupt, api.probe, processes=1)
     assert list(here.iterdir()) == []
 
 
@@ -197,8 +196,7 @@ def test_a_folder_that_a_probe_cannot_write_into_is_named(monkeypatch: pytest.Mo
 def test_a_probe_says_that_other_programs_were_at_work(share, said, tmp_path, monkeypatch, capsys) -> None:
     measured = _rates(share_of_cores=share)
     monkeypatch.setattr(api, "probe", lambda **_options: (measured, tmp_path))
-    with pytest.raises(SystemExit):
-        main(["probe"])
+    said_by(SystemExit, main, ["probe"])
     had = "other programs were at work: the probe had 43 % of its cores, so that these rates are too low; run it again "
     assert (f"{had}when they have ended" in capsys.readouterr().out) is said
 

@@ -24,6 +24,7 @@ from shardwise.models.weights import Weights
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, note_revision, revision_of
 from tests.dist.worlds import toy_llama
+from tests.refusals import must_refuse, said_by
 
 WEIGHTS = "model.safetensors"
 ROWS, COLUMNS = 256, 64
@@ -90,8 +91,7 @@ def test_the_plan_of_a_run_is_of_the_revision_that_it_reads(offline, monkeypatch
 
 @pytest.mark.parametrize("name", ["org/missing", "not a / name / at all"])
 def test_what_is_nowhere_is_a_sentence(name, offline) -> None:
-    with pytest.raises(ModelError, match="is neither a folder nor a model the hub gives"):
-        find_model_folder(name)
+    must_refuse(ModelError, "is neither a folder nor a model the hub gives", find_model_folder, name)
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,13 @@ def test_what_is_nowhere_is_a_sentence(name, offline) -> None:
 )
 def test_a_configuration_transformers_cannot_read_is_a_sentence(text, tmp_path) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ModelError, match=r"config\.json: transformers cannot read it"):
-        read_config(tmp_path)
+    must_refuse(ModelError, r"config\.json: transformers cannot read it", read_config, tmp_path)
 
 
 def test_code_inside_a_folder_is_never_run(tmp_path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}')
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises(ModelError):
-        read_config(tmp_path)
+    said_by(ModelError, read_config, tmp_path)
     assert not (tmp_path / "ran").exists()
 
 

@@ -24,6 +24,7 @@ from shardwise.spec.support.splits import STAGED_FAMILIES, TENSOR_FAMILIES
 from shardwise.spec.support.trained import refusal, refused_everywhere
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import installed
+from tests.refusals import must_refuse
 from tests.unit.catalog.small import build, small_config, their_config
 from tests.unit.plan.asking import job
 
@@ -154,8 +155,7 @@ def test_a_stranger_is_counted_exactly(kind: str, changes: dict[str, Any], kinds
     ],
 )
 def test_what_is_no_decoder_is_refused_as_what_it_is(kind: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        built_shape(stranger(kind), file="config.json")
+    must_refuse(ModelError, message, built_shape, stranger(kind), file="config.json")
 
 
 def test_what_a_configuration_calls_otherwise_is_read_under_the_name_that_its_class_knows() -> None:
@@ -188,8 +188,7 @@ def test_the_program_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     ],
 )
 def test_what_cannot_be_built_is_refused_in_a_sentence(kind: str, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        built({**small_config(kind), **changes})
+    must_refuse(ModelError, message, built, {**small_config(kind), **changes})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.trained import impossibilities, not_trained, refusal
+from tests.refusals import must_refuse
 from tests.unit.plan.asking import execution
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
@@ -118,8 +119,7 @@ def test_blocks_that_are_left_out_at_random_are_refused_on_several_ranks(layout:
 
 @pytest.mark.parametrize("value", ["0.1", True, -0.1, 1.5, None])
 def test_a_chance_that_is_none_is_named(value: object) -> None:
-    with pytest.raises(ModelError, match=r"layerdrop is .*; expected a number from 0 to 1"):
-        shape("opt", layerdrop=value)
+    must_refuse(ModelError, r"layerdrop is .*; expected a number from 0 to 1", shape, "opt", layerdrop=value)
 
 
 def test_a_family_that_is_not_sliced_either_is_told_with_it() -> None:
@@ -146,8 +146,7 @@ def _job(rope: dict[str, Any] | None, model: str = "qwen3-8b") -> Job:
     ],
 )
 def test_what_transformers_would_refuse_or_warn_of_is_refused(rope, said) -> None:
-    with pytest.raises(JobError, match=said):
-        _job(rope)
+    must_refuse(JobError, said, _job, rope)
 
 
 def test_a_shape_reaches_as_far_as_its_positions_are_stretched() -> None:
@@ -165,8 +164,7 @@ def test_a_shape_reaches_as_far_as_its_positions_are_stretched() -> None:
 
 @pytest.mark.parametrize(("model", "said"), [("gpt2", "has learned positions"), ("gemma-3-1b", "rotate in several")])
 def test_models_that_it_does_not_fit_are_refused(model, said) -> None:
-    with pytest.raises(UnsupportedError, match=said):
-        find_model(model, rope=_job(YARN).rope_scaling)
+    must_refuse(UnsupportedError, said, find_model, model, rope=_job(YARN).rope_scaling)
 
 
 def test_a_run_goes_on_with_the_same_value_alone() -> None:
