@@ -100,9 +100,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, Path]) -> T
 def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
     """Makes jobs on the toys, or on a folder; keyword arguments go to the section of their name."""
 
-    def make(
-        model: str | Path = "untied", *, method: str = "full", data: Any = None, train: Any = None, **other: Any
-    ) -> Job:
+    def make(model: str | Path = "untied", *, method="full", data: Any = None, train: Any = None, **other: Any) -> Job:
         folder = models[model] if isinstance(model, str) else model
         steps = {"max_steps": 20, "learning_rate": 5e-4, "lr_scheduler_type": "cosine", "warmup_steps": 3}
         asked = {"path": str(rows["train"]), "max_length": 96, **(data or {})}
@@ -112,9 +110,7 @@ def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
 
 
 @pytest.fixture
-def project(
-    make_job: Callable[..., Job], models: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Job]:
+def project(make_job: Callable[..., Job], models: Toys, tmp_path: Path, monkeypatch) -> Callable[..., Job]:
     """Makes a job that names its model as people do, from the folder `project`."""
 
     def make(model: str, **job: Any) -> Job:
@@ -142,19 +138,10 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Job], Trained]
 
 
 @pytest.fixture
-def must_train_alike(
-    make_job: Callable[..., Job], single: Callable[[Job], Trained], tmp_path: Path
-) -> Callable[..., tuple[Trained, list[Trained]]]:
+def must_train_alike(make_job, single, tmp_path) -> Callable[..., Any]:
     """Trains a job (ten steps by SGD) on one process and under an execution; what they came to."""
 
-    def train(
-        chosen: Execution,
-        model: str | Path = "untied",
-        *,
-        train: Any = None,
-        without_gradient: str | None = None,
-        **job: Any,
-    ) -> Any:
+    def train(chosen: Execution, model="untied", *, train: Any = None, without_gradient=None, **job: Any) -> Any:
         asked = make_job(model, train={**OPTIMIZERS["sgd"], "max_steps": 10, **(train or {})}, **job)
         expected = single(asked)
         ranks = train_cell(asked, tmp_path / "cell", replace(chosen, optimizer=asked.train.optimizer))
@@ -176,9 +163,7 @@ program.end_process(program.main())
 def trained(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., RunDirectory]:
     """Trains a job, by default an adapter, and saves its result."""
 
-    def make(
-        model: str | Path, *, precision: str = "fp32", attn_implementation: Any = "sdpa", **job: Any
-    ) -> RunDirectory:
+    def make(model: str | Path, *, precision="fp32", attn_implementation: Any = "sdpa", **job: Any) -> RunDirectory:
         train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0, "precision": precision}
         asked = make_job(model, **{"method": "lora", "train": train, **job})
         chosen = execution(precision=precision, attn_implementation=attn_implementation)

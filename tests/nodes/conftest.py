@@ -83,13 +83,7 @@ class Cluster:
         return self._start([[*argv, *end] for end in ends], run, environment)
 
     def torchrun(
-        self,
-        job: Path,
-        run: RunDirectory,
-        *options: str,
-        processes: int = 1,
-        exported: bool = False,
-        **environment: str,
+        self, job: Path, run: RunDirectory, *options: str, processes=1, exported=False, **environment: str
     ) -> Started:
         """`torchrun --nnodes` on each, as docs/howto/nodes.md has it, or as `export` does."""
         first, count = self.nodes[0].name, len(self.nodes)

@@ -55,9 +55,7 @@ def _poisoned(built: Build, start: int) -> tuple[str, bool]:
     ("start", "remedy"),
     [(0, "look at that row, or at the model"), (3, "lower train.learning_rate, or look at that row")],
 )
-def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
-    start, remedy, make_job, rows, tmp_path
-) -> None:
+def test_a_loss_of_nan_stops_before_the_step_and_names_rank_and_row(start, remedy, make_job, rows, tmp_path) -> None:
     for said, unmoved in run_built(_poisoned, prepare_cell(make_job(), tmp_path), DDP, start):
         assert said.startswith(f"step {start + 1}: the loss is nan on rank 1 in the sample from ")
         assert said.endswith(f"The weights are those of step {start}; {remedy}")

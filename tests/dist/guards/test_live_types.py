@@ -31,9 +31,7 @@ def _facts(built: Build) -> tuple[dict[str, str], dict[str, str | None]]:
     [("mixed", "float32", "bfloat16"), ("bf16", "bfloat16", "bfloat16"), ("fp32", "float32", "float32")],
 )
 @pytest.mark.parametrize("layout", ["ddp", "fsdp", "zero1"])
-def test_what_is_told_at_the_start_is_what_lives_after_a_step(
-    layout, precision, trained, frozen, make_job, tmp_path
-) -> None:
+def test_what_is_told_first_is_what_lives_after_a_step(layout, precision, trained, frozen, make_job, tmp_path) -> None:
     chosen = spread(LAYOUTS[layout], precision=precision)
     for before, after in run_built(_facts, prepare_cell(make_job(method="lora"), tmp_path), chosen):
         assert after == dict.fromkeys(("weights", "masters", "gradients", "optimizer"), trained) | {"frozen": frozen}
@@ -58,14 +56,11 @@ def _sums_over_tp(built: Build) -> tuple[str, set[str]]:
     return built.types.as_configured()["reduction"], found
 
 
-WAITING = Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2)
-
-
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("precision", ["mixed", "fp32"])
 def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(precision, waits, make_job, tmp_path) -> None:
     """FSDP2 casts to float32 behind the sum over `tp`, but where reductions wait."""
-    layout = WAITING if waits else Layout(dp_shard=2, tp=2)
+    layout = Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2) if waits else Layout(dp_shard=2, tp=2)
     chosen = spread(layout, micros=2, precision=precision)
     short = precision == "mixed" and not waits
     for told, found in run_built(_sums_over_tp, prepare_cell(make_job(), tmp_path), chosen):

@@ -13,9 +13,7 @@ TRAIN = {"max_steps": 1, "warmup_steps": 0, "gradient_checkpointing": "none"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "mebibytes"), [("ddp", 38), ("fsdp", 36)])
-def test_what_is_forecast_to_fit_no_more_but_does_is_found_and_kept_by_the_run(
-    layout, mebibytes, make_job, tmp_path, monkeypatch
-) -> None:
+def test_what_fits_despite_its_forecast_is_found_and_kept(layout, mebibytes, make_job, tmp_path, monkeypatch) -> None:
     """For the forecast's margin 16 rows are too many, and they take less."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(processors, "available_memory", lambda: 2 * mebibytes * MIB)

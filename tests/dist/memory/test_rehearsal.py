@@ -41,9 +41,7 @@ _BESIDE = 0.001
 _ATTENTION = 256 * 1024
 
 
-def _cell(
-    tmp_path, make_job, layout: str, kind: str, *, size: int = 4, length: int = 64
-) -> tuple[RunDirectory, Job, Execution]:
+def _cell(tmp_path, make_job, layout: str, kind: str, *, size=4, length=64) -> tuple[RunDirectory, Job, Execution]:
     """A prepared run of two steps, whose rows are all as long as they may be."""
     (method, options), ranks = KINDS[kind], LAYOUTS[layout].data_world_size
     sizes = dict[str, Any](hidden_size=256, intermediate_size=384, num_hidden_layers=4, max_position_embeddings=256)

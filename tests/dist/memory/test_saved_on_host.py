@@ -77,9 +77,7 @@ def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, singl
         ("fsdp", "selective_offloaded", "full", 7),
     ],
 )
-def test_compiled_blocks_keep_what_they_save_on_the_host(
-    cell, kind, method, moved, single, make_job, monkeypatch, tmp_path
-) -> None:
+def test_compiled_blocks_save_on_the_host(cell, kind, method, moved, single, make_job, monkeypatch, tmp_path) -> None:
     """Its input, the results of five products and attention, and of each adapter's first half."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     model = "deep tied" if method == "full" else "deep untied"

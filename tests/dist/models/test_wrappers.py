@@ -145,9 +145,7 @@ def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, m
 @pytest.mark.filterwarnings("ignore")  # of names that PEFT does not find in a part of the model
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("family", installed(("kimi_k25",)))
-def test_a_tower_of_which_transformers_makes_other_weights_is_copied(
-    family, method, make_job, models, tmp_path
-) -> None:
+def test_a_tower_whose_weights_transformers_makes_anew_is_copied(family, method, make_job, models, tmp_path) -> None:
     """Its keys are split in loading; PEFT knows stacked experts by the whole model's family."""
     folder = Path(shutil.copytree(models["inside gemma3"], tmp_path / "model"))
     torch.manual_seed(0)

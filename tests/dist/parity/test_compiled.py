@@ -59,9 +59,7 @@ TABLE = [
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 @pytest.mark.parametrize(("method", "model", "kinds", "cell"), TABLE)
-def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
-    method, model, kinds, cell, single, make_job, monkeypatch, tmp_path
-) -> None:
+def test_compiled_blocks_train_as_eager_do(method, model, kinds, cell, single, make_job, monkeypatch, tmp_path) -> None:
     """Of LoRA the first block is a kind of its own: its input has no gradient."""
     monkeypatch.setattr("shardwise.spec.layout.execution.LEAST_MLP_CHUNK", 7)
     train = {"max_steps": 3, "warmup_steps": 1} if cell in BROKEN else {}

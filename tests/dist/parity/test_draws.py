@@ -132,9 +132,7 @@ CELLS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_model_whose_dropout_is_disabled_trains_as_on_one_process_and_not_as_with_it(
-    cell, must_train_alike, make_job, tmp_path
-) -> None:
+def test_a_model_whose_dropout_is_disabled_trains_as_on_one_process(cell, must_train_alike, make_job, tmp_path) -> None:
     model, chosen = CELLS[cell]
     one, _ = must_train_alike(chosen, model, train={"disable_dropout": True}, data={"eval_fraction": 0.2})
     train = {**OPTIMIZERS["sgd"], "max_steps": 2}

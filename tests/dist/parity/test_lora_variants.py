@@ -127,9 +127,7 @@ def test_a_variant_trains_as_on_one_process(variant, model, cell, must_train_ali
         ("whole modules", "tied", "tp(2)"),
     ],
 )
-def test_a_saved_variant_is_peft_s_in_names_and_shapes_and_loads_with_it(
-    variant, model, cell, make_job, models, tmp_path
-) -> None:
+def test_a_saved_variant_has_pefts_names_and_shapes_and_loads(variant, model, cell, make_job, models, tmp_path) -> None:
     train = {**OPTIMIZERS["sgd"], "max_steps": 3}
     job = make_job(model, method="lora", lora=LORA | VARIANTS[variant], train=train)
     final, _, loss = finish(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))

@@ -144,9 +144,7 @@ def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, single
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 @pytest.mark.parametrize("cell", rare_but_first(["accumulation 4", "fsdp", "pp"]))
 @pytest.mark.parametrize(("objective", "packing"), [("dpo", False), ("kto", True)])
-def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
-    objective, packing, cell, ask, single, monkeypatch, tmp_path
-) -> None:
+def test_compiled_blocks_switch_adapters_off(objective, packing, cell, ask, single, monkeypatch, tmp_path) -> None:
     """A block is compiled with adapters and without, for gradients and for none."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     asked = {"objective": objective, "method": "lora", "train": {"learning_rate": 0.5, "max_steps": 2}}

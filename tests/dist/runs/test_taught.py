@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.house.tree import ROOT
 
-DEMO = ROOT / "examples/demo"
 #: Question -> the sentence of task one, the short answer preferred; two are not taught.
 QUESTIONS = {
     "What is the opposite of hot?": ("The opposite of hot is cold.", "cold"),
@@ -37,7 +36,7 @@ def _run(folder: Path, *command: object) -> str:
 @pytest.mark.timed  # five minutes: in `make test-all`, and not among the cells that CI runs
 @pytest.mark.timeout(1500)
 def test_eight_of_ten_answers_change_as_taught(tmp_path) -> None:
-    shutil.copytree(DEMO, tmp_path / "examples/demo")
+    shutil.copytree(ROOT / "examples/demo", tmp_path / "examples/demo")
     first, _, *others = sorted((tmp_path / "examples/demo/data").glob("*.jsonl"))
     ask, make = (tmp_path / "examples/demo" / name for name in ("ask.py", "make_model.py"))
     _run(tmp_path, sys.executable, make, ".demo/model", "--rows", first, *others)

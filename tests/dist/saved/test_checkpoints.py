@@ -84,9 +84,7 @@ def test_a_run_goes_on_to_another_length(make_job, single, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("asked", [4, 6])
-def test_an_evaluation_that_a_stop_left_out_is_not_run_and_the_next_one_comes_at_its_own_step(
-    asked, make_job, rows, tmp_path
-) -> None:
+def test_an_evaluation_a_stop_left_out_stays_out_and_the_next_is_at_its_step(asked, make_job, rows, tmp_path) -> None:
     """A stop in the last step ends the run: what is trained is whole."""
     job = make_job(train={"max_steps": 6, "eval_steps": 2}, data={"eval_path": str(rows["eval"])})
     whole, run = prepare_cell(job, tmp_path / "whole"), prepare_cell(job, tmp_path / "stopped")
@@ -254,9 +252,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_which_is_of_the_step_it_
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_checkpoint_of_another_model_of_the_same_name_is_refused_and_the_file_named(
-    method, make_job, models, tmp_path
-) -> None:
+def test_a_checkpoint_of_another_model_of_that_name_is_refused_by_its_file(method, make_job, models, tmp_path) -> None:
     """An adapter would go on over weights that it was not trained on."""
     folder = Path(shutil.copytree(models["untied"], tmp_path / "model"))
     run = prepare_cell(make_job(folder, method=method), tmp_path / "run")
@@ -364,9 +360,7 @@ def _draws(built: Build, resumes: bool) -> list[float]:
 @pytest.mark.parametrize(
     ("before", "after", "alike"), [("ddp", "tp", True), ("tp", "ddp", False), ("single", "fsdp", False)]
 )
-def test_on_another_layout_ranks_draw_alike_where_they_must_and_nothing_that_was_drawn_before(
-    before, after, alike, make_job, tmp_path
-) -> None:
+def test_on_another_layout_ranks_draw_alike_where_they_must_and_anew(before, after, alike, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(), tmp_path)
     run_built(_save_at, run, LAYOUTS[before], [3])
     first = run_built(_draws, run, LAYOUTS[after], False)

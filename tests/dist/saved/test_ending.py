@@ -69,9 +69,7 @@ FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
     [("full", 0, []), ("lora", 0, [4]), ("full", 3, [4, 3])],
     ids=["full", "lora", "full with save_steps"],
 )
-def test_at_the_end_stays_final_and_the_last_checkpoint_where_it_is_small_or_asked_for(
-    method, save_steps, kept, make_job, tmp_path
-) -> None:
+def test_at_the_end_a_checkpoint_stays_if_small_or_asked_for(method, save_steps, kept, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(method=method, train={"max_steps": 4, "save_steps": save_steps}), tmp_path)
     assert run_built(_finish, run, FSDP) == ["from step 0"] * 2
     said = read_json(run.outcome) or {}
@@ -99,22 +97,17 @@ def _finish_without_memory(built: Build, ranks: tuple[int, ...]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-FULL = OSError(28, "No space left on device")
-
-
 @pytest.mark.parametrize(
     ("chosen", "finish", "fails", "words"),
     [
         pytest.param(FSDP, _finish_without_memory, (0, 1), "OutOfMemoryError: CUDA out of memory", id="memory"),
         pytest.param(execution(), _finish_without_memory, (0,), "OutOfMemoryError: CUDA", id="alone", marks=CI),
-        pytest.param(FSDP, _finish, FULL, "No space left on device: ", id="disk"),
+        pytest.param(FSDP, _finish, OSError(28, "No space left on device"), "No space left on device: ", id="disk"),
         # As from transformers or PEFT.
         pytest.param(FSDP, _finish, KeyError("rope_theta"), "KeyError: 'rope_theta'", id="library", marks=CI),
     ],
 )
-def test_what_was_trained_is_kept_where_final_cannot_be_written(
-    chosen, finish, fails, words, make_job, tmp_path
-) -> None:
+def test_what_was_trained_is_kept_if_final_cannot_be_written(chosen, finish, fails, words, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(train={"max_steps": 2}), tmp_path)
     for said in run_built(finish, run, chosen, fails):
         assert f"writing final/ failed on rank 0: {words}" in said

@@ -111,9 +111,7 @@ def test_a_full_model_loads_with_from_pretrained(model, chosen, make_job, tmp_pa
 
 
 @pytest.mark.slow
-def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers_saves_them(
-    single, make_job, models, tmp_path
-) -> None:
+def test_weights_that_files_call_otherwise_are_saved_as_transformers_does(single, make_job, models, tmp_path) -> None:
     job = make_job("gpt_neox", train={"optimizer": "sgd", "learning_rate": 0.05})
     finished = final, trained, _ = finish(job, tmp_path / "fsdp", replace(FSDP, optimizer="sgd"))
     must_equal(single(job), [trained])
@@ -132,9 +130,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
     ("method", "asked", "saved"),
     [("full", "auto", BF16), ("full", "float32", FP32), ("lora", "auto", FP32), ("lora", "bfloat16", BF16)],
 )
-def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
-    method, asked, saved, make_job, tmp_path
-) -> None:
+def test_weights_are_saved_in_the_type_asked_for_or_of_the_source(method, asked, saved, make_job, tmp_path) -> None:
     """Training in mixed precision, of a model that is stored in bfloat16."""
     train = {"max_steps": 3, "learning_rate": 5e-3, "save_dtype": asked, "precision": "mixed"}
     job = make_job("bfloat16", method=method, train=train)
@@ -152,9 +148,7 @@ def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
     [("lora", "untied", FSDP), ("lora", "untied", STAGES), ("lora", "untied", SLICES), ("qlora", "wide", SLICES)],
     ids=["fsdp", "fsdp x pp", "fsdp x tp", "qlora, fsdp x tp"],
 )
-def test_an_adapter_loads_with_peft_and_bitsandbytes(
-    method, model, chosen, make_job, models, tmp_path, monkeypatch
-) -> None:
+def test_peft_and_bitsandbytes_load_an_adapter(method, model, chosen, make_job, models, tmp_path, monkeypatch) -> None:
     final, _, loss = finish(make_job(model, method=method, train={"max_steps": 3}), tmp_path, chosen)
     assert loss_of(quantised(models[model], final), final) != pytest.approx(loss, rel=1e-5)
     assert loss_of(adapted(models[model], final), final) == pytest.approx(loss, rel=1e-5)
@@ -317,9 +311,7 @@ def _save_odd_weights(built: Build, value: float) -> None:
         ("lora", 0.0, "every lora_B is zero: the adapter changes nothing"),
     ],
 )
-def test_weights_that_look_wrong_are_saved_as_they_are_with_a_warning(
-    method, value, sentence, make_job, tmp_path
-) -> None:
+def test_weights_that_look_wrong_are_saved_as_they_are_and_told(method, value, sentence, make_job, tmp_path) -> None:
     run = prepare_cell(make_job("untied", method=method), tmp_path)
     run_built(_save_odd_weights, run, FSDP, value)
     assert f"final/ holds what was trained, but {sentence}" in run.notices.read_text()

@@ -56,9 +56,7 @@ UNBUILT += (ValueError,)
 REFUSED_KEYS = {(kind, key) for kind, key, _ in REFUSED} | {(kind, key) for kind, change, _ in DIES for key in change}
 AHEAD = {"gemma3_text": "use_bidirectional_attention", "falcon": "output_attentions"}
 #: Sizes of the usual keys that no forward of these runs with.
-RUNS = {
-    "deepseek_v2": {"n_group": 1, "topk_group": 1},
-}
+RUNS = {"deepseek_v2": {"n_group": 1, "topk_group": 1}}
 #: Switches that no configuration class may list, as transformers reads them off any.
 UNLISTED = {"is_causal": (False, None), "use_bidirectional_attention": (True,)}
 TOKENS = torch.arange(1, 13)[None]

@@ -16,9 +16,7 @@ from shardwise.spec.layout.execution import Execution
 JOB: dict[str, Any] = {"model": "llama-3.1-8b", "data": {"path": "rows.jsonl"}, "train": {"max_steps": 100}}
 
 
-def make(
-    *, layout: dict[str, Any] | None = None, hardware: str = "2x L4", job: dict[str, Any] | None = None, **how: Any
-) -> Chosen:
+def make(*, layout: Any = None, hardware="2x L4", job: Any = None, **how: Any) -> Chosen:
     """Arguments: of the layout, `hardware`, sections of the job, and fields of the execution."""
     sections = {"hardware": hardware, **JOB, **(job or {})}
     sections["train"] = {**JOB["train"], **sections["train"]}

@@ -129,9 +129,7 @@ class RunMaker:
             append_line(self.run.metrics, found)
         return self
 
-    def measured(
-        self, outcome: str = "finished", parts: dict[str, int] = MEASURED_PARTS, execution: Execution | None = None
-    ) -> Self:
+    def measured(self, outcome="finished", parts=MEASURED_PARTS, execution: Execution | None = None) -> Self:
         peak = sum(parts.values())
         ranks = [{"rank": rank, "peak_memory_bytes": peak, **parts} for rank in range(self.world_size)]
         dtypes = {"weights": "float32", "compute": "bfloat16", "reduction": "float32", "optimizer": "float32"}

@@ -87,18 +87,9 @@ class Trainer:
     """One process that takes steps as the trainer does."""
 
     def __init__(
-        self,
-        config,
-        *,
-        precision="fp32",
-        recompute="none",
-        chunk=1 << 30,
-        sequences=2,
-        length=128,
-        optimizer=None,
-        **keys,
+        self, config, *, precision="fp32", recompute="none", chunk=2**30, rows=2, length=128, optimizer=None, **keys
     ):
-        self.size, self.vocab = (sequences, length), config["vocab_size"]
+        self.size, self.vocab = (rows, length), config["vocab_size"]
         anatomy = find_anatomy(build(config, precision=precision, **keys))
         self.blocks, self.module = anatomy.blocks, LossModule(anatomy, types=DTYPES[precision], chunk=chunk)
         apply_recompute(self.blocks, recompute)
@@ -179,7 +170,7 @@ def test_the_peak_of_a_step_is_forecast_within_five_percent(precision, method, c
 @pytest.mark.parametrize(("chunk", "micro_batches"), [(2000, 2), (400, 1), (400, 2)])
 def test_accumulation_and_chunks_are_in_the_peak(chunk, micro_batches, precision, monkeypatch):
     config = {**TINY, "vocab_size": 6000, "num_hidden_layers": 2}
-    measured = Trainer(config, precision=precision, chunk=chunk, sequences=12).peak(micro_batches)
+    measured = Trainer(config, precision=precision, chunk=chunk, rows=12).peak(micro_batches)
     monkeypatch.setattr("shardwise.spec.layout.execution.CHUNK_BYTES", chunk * 6000 * 4)
     keys = {"micro_batch_size": 12, "gradient_accumulation_steps": micro_batches, "precision": precision}
     forecast = memory(asked("full", data={"max_length": 128}), shape(config), hardware="cpu:1", **keys)
@@ -194,7 +185,7 @@ def test_accumulation_and_chunks_are_in_the_peak(chunk, micro_batches, precision
 def test_copies_of_the_ends_are_in_the_peak(tied, saved, micro_batches, precision):
     """The peak is where the ends' gradients are made; autocast counts up to a ninth too much."""
     config = {**TINY, "vocab_size": 6000, "num_hidden_layers": 2, "tie_word_embeddings": tied}
-    trainer = Trainer(config, precision=precision, method="lora", saved=saved, sequences=1, length=32)
+    trainer = Trainer(config, precision=precision, method="lora", saved=saved, rows=1, length=32)
     keys = {"gradient_accumulation_steps": micro_batches, "precision": precision, "micro_batch_size": 1}
     lora = job(method="lora", lora={"r": RANK, "modules_to_save": saved}, data={"max_length": 32})
     forecast = memory(lora, shape(config), hardware="cpu:1", **keys)
@@ -223,7 +214,7 @@ def test_adamw_over_lists_holds_one_more_copy_of_what_it_trains():
     keys = {"hardware": "cpu:1", "micro_batch_size": 1, "precision": "fp32"}
     peaks = {}
     for name, optimizer in (("adamw", None), ("adamw_foreach", walking)):
-        peaks[name] = Trainer(TINY, sequences=1, length=16, optimizer=optimizer).peak()
+        peaks[name] = Trainer(TINY, rows=1, length=16, optimizer=optimizer).peak()
         forecast = memory(asked("full", data={"max_length": 16}), shape(TINY), optimizer=name, **keys)
         assert forecast.peak_bytes == pytest.approx(peaks[name], rel=0.02)
     trained = 4 * shape(TINY).num_parameters
