@@ -86,8 +86,7 @@ class Toys(dict[str, Path]):
 
     def __missing__(self, name: str) -> Path:
         folder = self._folders.mktemp(name.replace(" ", "-"))
-        size = add_tokenizer(folder, self._texts)
-        self[name] = toy_model(folder, vocab_size=size + 7, **TOYS[name])
+        self[name] = toy_model(folder, vocab_size=add_tokenizer(folder, self._texts) + 7, **TOYS[name])
         return self[name]
 
 

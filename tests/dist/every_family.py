@@ -127,8 +127,7 @@ class _Cells:
 
     def _asked(self, method: str, way: str) -> tuple[Job, Execution]:
         layout, packed = WAYS[way]
-        micros = 2 if layout.pp > 1 else 1
-        chosen = spread(layout, micros=micros, optimizer="sgd", attn_implementation=self._kernel)
+        chosen = spread(layout, micros=2 if layout.pp > 1 else 1, optimizer="sgd", attn_implementation=self._kernel)
         data = {"path": str(self._rows), "max_length": 64, "over_long": "truncate", "packing": packed}
         train = {"max_steps": STEPS, "learning_rate": 0.1, "lr_scheduler_type": "constant"}
         train |= {"optimizer": "sgd", "disable_dropout": True}

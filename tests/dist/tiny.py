@@ -113,10 +113,8 @@ def _blocks(stated: dict[str, Any]) -> tuple[int, tuple[list[int], int] | None]:
     if not lists:
         return min(number, LAYERS) or LAYERS, None
     kinds = [tuple(str(one[index]) for one in lists if _is_kind(one)) for index in range(number)]
-    firsts = sorted({kind: index for index, kind in reversed([*enumerate(kinds)])}.values())
-    chosen = (
-        firsts[:6] if len(firsts) >= LAYERS else sorted({*firsts, *_near(kinds, firsts)})[: max(LAYERS, len(firsts))]
-    )
+    first = sorted({kind: index for index, kind in reversed([*enumerate(kinds)])}.values())
+    chosen = first[:6] if len(first) >= LAYERS else sorted({*first, *_near(kinds, first)})[: max(LAYERS, len(first))]
     return len(chosen), (chosen, number)
 
 

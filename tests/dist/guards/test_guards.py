@@ -172,8 +172,7 @@ def _trains_more(built: Build) -> str:
 
 @EACH_WAY
 def test_a_model_that_trains_more_than_the_plan_counts_stops_the_run(layout, make_job, tmp_path) -> None:
-    run = prepare_cell(make_job("tied", method="lora"), tmp_path)
-    for said in run_built(_trains_more, run, execution(layout)):
+    for said in run_built(_trains_more, prepare_cell(make_job("tied", method="lora"), tmp_path), execution(layout)):
         found = re.match(r"all ranks together train (\d+) elements, and the plan counts (\d+)", said)
         assert int(found[1]) == int(found[2]) + 1
 
@@ -212,8 +211,7 @@ def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:
     [("ddp", "fsdp"), ("fsdp", "ddp"), ("ddp", "tp"), ("ddp", "pp"), ("pp", "ddp"), ("zero1", "ddp")],
 )
 def test_a_layout_that_is_not_what_runs_stops_the_run(runs, asked, make_job, tmp_path) -> None:
-    run = prepare_cell(make_job(), tmp_path)
-    said = run_built(_read_back, run, spread(LAYOUTS[runs]), LAYOUTS[asked])[0]
+    said = run_built(_read_back, prepare_cell(make_job(), tmp_path), spread(LAYOUTS[runs]), LAYOUTS[asked])[0]
     assert "What was asked is not what runs" in said
     assert ("of the optimizer's exp_avg of " in said) == (runs == "zero1")
 

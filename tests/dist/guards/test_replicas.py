@@ -77,8 +77,7 @@ def _said_of_trained(built: Build, name: str) -> str:
 def test_trained_copies_that_drift_apart_stop_the_run(layout, make_job, tmp_path) -> None:
     """Replicas, whole weights under ZeRO-1, and both copies of a tied weight in a pipeline."""
     name = "model.embed_tokens.weight"
-    run = prepare_cell(make_job("tied"), tmp_path)
-    for said in run_built(_said_of_trained, run, spread(layout, micros=2), name):
+    for said in run_built(_said_of_trained, prepare_cell(make_job("tied"), tmp_path), spread(layout, micros=2), name):
         assert said.startswith("after step 3: rank 0 and rank ")
         assert f"different trained weights in {name}" in said
         assert "each would train its own model" in said
@@ -99,8 +98,7 @@ def _said_of_frozen(built: Build) -> tuple[str, str]:
 
 @pytest.mark.parametrize("chosen", [DDP, spread(LAYOUTS["hsdp"])], ids=["ddp", "hsdp"])
 def test_frozen_weights_that_differ_stop_the_run_on_every_rank_with_one_sentence(chosen, make_job, tmp_path) -> None:
-    run = prepare_cell(make_job(method="lora"), tmp_path)
-    ranks = run_built(_said_of_frozen, run, chosen)
+    ranks = run_built(_said_of_frozen, prepare_cell(make_job(method="lora"), tmp_path), chosen)
     ((said, name),) = set(ranks)
     assert said.startswith(f"after step 3: rank {len(ranks) // 2 - 1} and rank {len(ranks) - 1} hold")
     assert f"different frozen weights in {name}, though they are replicas" in said

@@ -270,6 +270,4 @@ def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path)
 
 
 def test_a_name_that_the_package_lacks_is_an_ordinary_error() -> None:
-    assert said_by(AttributeError, getattr, shardwise, "parallelise") == (
-        "module 'shardwise' has no attribute 'parallelise'"
-    )
+    assert said_by(AttributeError, getattr, shardwise, "spread") == "module 'shardwise' has no attribute 'spread'"

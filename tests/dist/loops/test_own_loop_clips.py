@@ -142,8 +142,7 @@ def test_what_is_read_of_one_gradient_is_that_of_the_whole_weight(folder, layout
     (expected,) = run_world(1, _other_readings, folder, None)
     for found in run_world(2, _other_readings, folder, LAYOUTS[layout]):
         for name, values in expected.items():
-            tolerance = 1e-2 if name == "in 16 bits" else TOLERANCE
-            assert found[name] == pytest.approx(values, rel=tolerance), name
+            assert found[name] == pytest.approx(values, rel=1e-2 if name == "in 16 bits" else TOLERANCE), name
 
 
 def _wrong_readings(folder: Path) -> list[str]:

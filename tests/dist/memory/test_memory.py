@@ -136,9 +136,7 @@ SHARED_OUT: dict[str, tuple[Layout, tuple[int, int, int]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=CI if name in ("fsdp", "over cp") else ()) for name in SHARED_OUT]
-)
+@pytest.mark.parametrize("name", [pytest.param(k, marks=CI if k in ("fsdp", "over cp") else ()) for k in SHARED_OUT])
 def test_each_layout_shares_out_what_it_says(name, make_job, tmp_path) -> None:
     """Without the planner: copies of all ranks together, and none holds more than its share."""
     layout, shares = SHARED_OUT[name]

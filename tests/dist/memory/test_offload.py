@@ -97,8 +97,7 @@ def _roles(built: Build) -> tuple[int, ...]:
     own = {weight.data_ptr() for weight in here}
     stepped_here = [p for p in built.checkpoints.stepped.parameters if p.data_ptr() in own]
     states = [v for p in stepped_here for v in built.optimizer.state[p].values() if isinstance(v, torch.Tensor)]
-    in_all = (sum(tensor.nbytes for tensor in tensors) for tensors in (here, trained, states))
-    return tuple(in_all)
+    return tuple(sum(tensor.nbytes for tensor in tensors) for tensors in (here, trained, states))
 
 
 def _streamed(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Parameter]:

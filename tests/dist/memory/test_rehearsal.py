@@ -131,8 +131,7 @@ def _together(built: Build) -> tuple[int, int, int]:
 def test_a_rehearsal_is_what_real_ranks_hold(layout, make_job, tmp_path) -> None:
     """Their peaks are no lower: what gloo's own threads let go of is not seen to be freed."""
     run, job, chosen = _cell(tmp_path, make_job, layout, "full")
-    size = chosen.layout.world_size
-    rehearsed = rehearse_ranks(job, chosen, range(size), cuda=False)
+    rehearsed = rehearse_ranks(job, chosen, range(chosen.layout.world_size), cuda=False)
     for (peak, *kept), found in zip(run_built(_together, run, chosen), rehearsed, strict=True):
         assert [found["held"]["weights"], found["held"]["optimizer"]] == kept
         assert (1 - _BESIDE) * found["peak_bytes"] <= peak

@@ -29,8 +29,7 @@ LAYOUTS = {"cp": Layout(cp=2), "tp": Layout(tp=2), "pp": Layout(pp=2), "fsdp x c
 @pytest.mark.parametrize("kind", SCALINGS)
 def test_a_run_computes_as_transformers_does_with_the_same_configuration(kind, trained, models) -> None:
     """Logits of `final/` are those of plain transformers with rope_parameters set by hand."""
-    train = {"max_steps": 1, "learning_rate": 1e-9}
-    run = trained("untied", method="full", rope_scaling=SCALINGS[kind], train=train)
+    run = trained("untied", method="full", rope_scaling=SCALINGS[kind], train={"max_steps": 1, "learning_rate": 1e-9})
     own = AutoConfig.from_pretrained(models["untied"]).rope_parameters
     stated = {key: value for key, value in SCALINGS[kind].items() if key != "type"}
     by_hand = {"rope_theta": own["rope_theta"], **stated, "rope_type": kind}

@@ -135,8 +135,7 @@ def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, m
     stored = load_file(folder / "model.safetensors")
     del stored["multi_modal_projector.mm_input_projection_weight"]
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
-    run = prepare_cell(make_job(folder), tmp_path / "run")
-    said = run_world(1, said_by, ModelError, composed, run, execution())[0]
+    said = run_world(1, said_by, ModelError, composed, prepare_cell(make_job(folder), tmp_path / "run"), execution())[0]
     assert "the weight model.multi_modal_projector.mm_input_projection_weight is missing" in said
     assert shape_of(str(folder)).names.blocks == "model.language_model.layers"
 

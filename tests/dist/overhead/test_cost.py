@@ -52,7 +52,6 @@ def test_guards_take_less_than_a_hundredth_of_a_step(layout, make_job, models, t
     for file in models["untied"].glob("token*"):
         (folder / file.name).write_bytes(file.read_bytes())
     assert 24e6 < read_model(str(folder)).num_parameters < 27e6
-    job = make_job(folder)
-    for step, guards in run_built(_costs, prepare_cell(job, tmp_path / "run"), spread(layout)):
+    for step, guards in run_built(_costs, prepare_cell(make_job(folder), tmp_path / "run"), spread(layout)):
         print(f"step {1e3 * step:.1f} ms, guards {1e3 * guards:.3f} ms: {guards / step:.3%}")
         assert guards < 0.01 * step

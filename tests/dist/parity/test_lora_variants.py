@@ -128,8 +128,7 @@ def test_a_variant_trains_as_on_one_process(variant, model, cell, must_train_ali
     ],
 )
 def test_a_saved_variant_has_pefts_names_and_shapes_and_loads(variant, model, cell, make_job, models, tmp_path) -> None:
-    train = {**OPTIMIZERS["sgd"], "max_steps": 3}
-    job = make_job(model, method="lora", lora=LORA | VARIANTS[variant], train=train)
+    job = make_job(model, method="lora", lora=LORA | VARIANTS[variant], train={**OPTIMIZERS["sgd"], "max_steps": 3})
     final, _, loss = finish(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))
     fresh: Any = get_peft_model(AutoModelForCausalLM.from_pretrained(models[model]), peft_config(job.adapters))
     theirs = get_peft_model_state_dict(fresh, save_embedding_layers=False)
@@ -160,9 +159,7 @@ IDLE: dict[str, Execution] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("targets", "cell", "idle"), [*(("head", name, 0) for name in IDLE), ("both ends", "1f1b(3)", 1)]
-)
+@pytest.mark.parametrize(("targets", "cell", "idle"), [*(("head", c, 0) for c in IDLE), ("both ends", "1f1b(3)", 1)])
 def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(targets, cell, idle, must_train_alike) -> None:
     """`idle`: the first rank that has nothing to train."""
     _, ranks = must_train_alike(IDLE[cell], "deep untied", method="lora", lora=TARGETS[targets])
@@ -175,8 +172,7 @@ def test_an_idle_stage_stops_and_goes_on_and_what_is_saved_is_the_adapter(optimi
     train = {"learning_rate": 0.05, "max_steps": 4, "optimizer": optimizer}
     job = make_job("deep untied", method="lora", lora=TARGETS["head"], train=train)
     chosen = replace(IDLE["fsdp(2) x 1f1b(2)"], optimizer=optimizer)
-    whole = train_cell(job, tmp_path / "whole", chosen)
-    must_be_the_same(whole, move(job, tmp_path / "stopped", chosen, chosen, at=2))
+    must_be_the_same(train_cell(job, tmp_path / "whole", chosen), move(job, tmp_path / "stopped", chosen, chosen, at=2))
     final, _, _ = finish(job, tmp_path / "final", chosen)
     saved = {name.rpartition("base_model.model.")[2] for name in load_file(final / "adapter_model.safetensors")}
     assert saved == {"lm_head.lora_A.weight", "lm_head.lora_B.weight"}

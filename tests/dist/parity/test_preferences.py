@@ -82,8 +82,7 @@ CELLS: dict[str, Execution] = {
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("method", "model"), PAIRS)
 def test_pairs_train_as_on_one_process(method, model, cell, ask, single, tmp_path) -> None:
-    deep = CELLS[cell].layout.num_stages > 3
-    job = ask(f"deep {model}" if deep else model, method=method)
+    job = ask(f"deep {model}" if CELLS[cell].layout.num_stages > 3 else model, method=method)
     expected, ranks = single(job), train_cell(job, tmp_path, CELLS[cell])
     must_equal(expected, ranks)
     must_record_alike(expected, ranks[0])

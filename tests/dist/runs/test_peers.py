@@ -122,8 +122,7 @@ def test_the_exported_trl_script_has_our_losses(ours, tmp_path) -> None:
     where = {"hardware": "cpu:2", "layout": "ddp", "output_dir": str(tmp_path / "sft")}
     started(exported(ours, tmp_path, "trl", train=train, **where), tmp_path)
     (state,) = tmp_path.glob("sft/**/trainer_state.json")
-    logged = [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
-    must_agree(ours, logged)
+    must_agree(ours, [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry])
 
 
 @pytest.mark.slow

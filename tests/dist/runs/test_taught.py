@@ -25,9 +25,7 @@ QUESTIONS = {
 
 
 def _run(folder: Path, *command: object) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], cwd=folder, capture_output=True, text=True, timeout=900, check=False
-    )
+    done = subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -46,7 +44,5 @@ def test_eight_of_ten_answers_change_as_taught(tmp_path) -> None:
     _run(tmp_path, *shardwise, "examples/demo/prefer.yaml", "--set", "hardware=cpu:1")
     after = _run(tmp_path, sys.executable, ask, "runs/demo-prefer/final", *QUESTIONS)
     both = zip(before.splitlines(), after.splitlines(), QUESTIONS.items(), strict=True)
-    changed = [
-        old.endswith(f"->  {sentence}") and new.endswith(f"->  {short}") for old, new, (_, (sentence, short)) in both
-    ]
+    changed = [old.endswith(f"->  {long}") and new.endswith(f"->  {short}") for old, new, (_, (long, short)) in both]
     assert sum(changed) >= 8, f"{before}\n{after}"

@@ -163,8 +163,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(saved, tmp_path) -> 
     for copy, (damage, _) in zip(copies, DAMAGE, strict=False):
         damage(copy.checkpoint(5))
     (copies[-1].checkpoint(5) / "manifest.json").unlink()
-    seen = [[copy, copy] for copy in copies]
-    assert run_built(_restored, saved, LAYOUTS["fsdp"], *seen) == [[3] * 9] * 2
+    assert run_built(_restored, saved, LAYOUTS["fsdp"], *[[copy, copy] for copy in copies]) == [[3] * 9] * 2
     *damaged, unfinished = saved.notices.read_text().splitlines()
     assert "checkpoint-5 is unfinished (it has no manifest.json) and is skipped" in unfinished
     for said, (_, fault) in zip(damaged, DAMAGE, strict=True):

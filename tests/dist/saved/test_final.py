@@ -289,8 +289,7 @@ def _said_of_spoiled(built: Build, method: str) -> dict[str, str]:
 @pytest.mark.parametrize("chosen", [execution(), FSDP], ids=["single", "fsdp"])
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_the_check_finds_what_is_wrong_with_a_folder(method, chosen, make_job, tmp_path) -> None:
-    run = prepare_cell(make_job("untied", method=method), tmp_path)
-    for said in run_built(_said_of_spoiled, run, chosen, method):
+    for said in run_built(_said_of_spoiled, prepare_cell(make_job("untied", method=method), tmp_path), chosen, method):
         assert len(said) >= 2
         for name, sentence in said.items():
             assert SPOILED[name][2] in sentence, name

@@ -118,8 +118,7 @@ def of_project(project, tmp_path):
     """Trains a model that the job names from the folder of a project."""
 
     def make(model: str = "untied", **job: Any) -> RunDirectory:
-        asked = project(model, **{"method": "lora", **job})
-        return save_cell(asked, tmp_path / "project/runs/first", execution())
+        return save_cell(project(model, **{"method": "lora", **job}), tmp_path / "project/runs/first", execution())
 
     return make
 
@@ -229,8 +228,7 @@ def _merge_where(run: RunDirectory, fault: str, amount: int = 2**40, error: type
     }
     merging.available_memory = lambda: amount if fault == "wrong" else 2**40
     setattr(merging, *faults[fault])
-    dtype = "float32" if fault == "full" else None
-    return said_by(error, merging.merge, str(run.root), str(run.merged), dtype, False)
+    return said_by(error, merging.merge, str(run.root), str(run.merged), "float32" if fault == "full" else None, False)
 
 
 def test_what_differs_in_float64_too_or_from_what_was_to_be_written_is_not_kept(trained) -> None:

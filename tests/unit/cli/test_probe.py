@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,22 +35,12 @@ FORWARD, BACKWARD = {"1000000": 1e-4, "1000000000": 0.03}, {"1000000": 4e-4, "10
 
 
 def _rates(**differs: object) -> Rates:
-    known = Rates(
-        version=VERSION,
-        processor=cpu_model(),
-        cores=usable_cores(),
-        gpu="",
-        ranks=2,
-        product_flops={"float32": {"1024x1024x1024": 1e11, "512x256x256": 2e11}, "bfloat16": {"1024x1024x1024": 4e11}},
-        attention_seconds={"float32": {"forward": FORWARD, "backward": BACKWARD}},
-        memory_bytes_per_second=2e10,
-        operator_seconds=3e-6,
-        message_seconds=MESSAGES,
-        disk_bytes_per_second=1e9,
-        host_to_device_bytes_per_second=0.0,
-        unit_seconds=5e-3,
-    )
-    return replace(known, **differs)
+    machine = {"version": VERSION, "processor": cpu_model(), "cores": usable_cores(), "gpu": "", "ranks": 2}
+    products = {"float32": {"1024x1024x1024": 1e11, "512x256x256": 2e11}, "bfloat16": {"1024x1024x1024": 4e11}}
+    attention = {"float32": {"forward": FORWARD, "backward": BACKWARD}}
+    computed = {"product_flops": products, "attention_seconds": attention, "operator_seconds": 3e-6}
+    moved = {"memory_bytes_per_second": 2e10, "disk_bytes_per_second": 1e9, "host_to_device_bytes_per_second": 0.0}
+    return Rates(**machine | computed | moved | {"message_seconds": MESSAGES, "unit_seconds": 5e-3} | differs)
 
 
 def test_cpu_processes_have_the_rates_that_were_measured_shared_between_them() -> None:

@@ -24,15 +24,9 @@ def make(*, layout: Any = None, hardware="2x L4", job: Any = None, **how: Any) -
     made, cluster = job_from_data(sections), parse_hardware(hardware)
     spread = Layout(**({"dp_shard": 2} if layout is None else layout))
     settings = {"micro_batch_size": 8 // spread.data_world_size, "gradient_accumulation_steps": 1, **how}
-    return Chosen(
-        path="plan.json",
-        job=made,
-        execution=Execution(layout=spread, **settings),
-        cluster=cluster.part(spread.world_size),
-        leaves_some=spread.world_size < cluster.num_gpus,
-        seconds=5000.0,
-        steps=made.train.max_steps,
-    )
+    runs = {"execution": Execution(layout=spread, **settings), "cluster": cluster.part(spread.world_size)}
+    takes = {"seconds": 5000.0, "steps": made.train.max_steps}
+    return Chosen(path="plan.json", job=made, leaves_some=spread.world_size < cluster.num_gpus, **runs, **takes)
 
 
 def export(chosen: Chosen, to: str) -> Exported:

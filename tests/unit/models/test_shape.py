@@ -59,9 +59,7 @@ def test_a_build_is_counted_as_the_catalogue_counts_it(kind: str) -> None:
     assert theirs.names.embedding == ours.names.embedding and theirs.names.blocks == ours.names.blocks
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if FAMILIES[kind].experts is None and kind not in OWN_ATTENTION]
-)
+@pytest.mark.parametrize("kind", [k for k in KINDS if FAMILIES[k].experts is None and k not in OWN_ATTENTION])
 def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
     found = built(small_config(kind)).built
     assert ("stages" in found) == (kind in STAGED_FAMILIES)

@@ -69,8 +69,7 @@ def test_lanes_say_which_gpus_they_are_and_how_much_they_compute() -> None:
     assert (part.start, part.width) == (50.0, 25.0)
     assert part.tip == "GPU 2-3: forward of layer 0, 1.00 s from 2.00 s"
     assert chart.table.rows[0] == ("GPU 0-1", "50 % of the step", "2.00 s")
-    many = [span(0, i / 1000, (i + 1) / 1000, name=f"forward of layer {i}") for i in range(1000)]
-    found = merged(many, within=0.001)
+    found = merged([span(0, i / 1000, (i + 1) / 1000, name=f"forward of layer {i}") for i in range(1000)], within=0.001)
     assert len(found) < 400, "stretches too small to be seen are drawn as one"
     assert found[0][1].startswith("forward of layer 0 to forward of layer")
     assert (found[0][2], found[-1][3]) == (0.0, 1.0)

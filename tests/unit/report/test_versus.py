@@ -106,8 +106,7 @@ def test_the_page_shows_every_layout_to_one_scale_and_runs_nothing(tmp_path) -> 
     for words in ("b-2 is the fastest", "a-2", "Step time", "GPU utilisation", "Peak memory", "tp-2: "):
         assert words in shown.words
     assert source.count("<svg") == 3 * 2 * 2, "each figure, measured and forecast, of each layout"
-    chart = bars_of(found, "step time")
-    widths = {(bar.label, bar.under): bar.segments[0].width for bar in chart.bars}
+    widths = {(bar.label, bar.under): bar.segments[0].width for bar in bars_of(found, "step time").bars}
     expected = {("a-2", "measured"): 100, ("b-2", "measured"): 25, ("b-2", "forecast"): 55}
     assert {bar: widths[bar] for bar in expected} == pytest.approx(expected)
     assert bars_of(versus([], job="tiny"), "step time") is None

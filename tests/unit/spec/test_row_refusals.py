@@ -91,8 +91,7 @@ def test_rotary_positions_that_follow_the_longest_sequence(config: dict[str, Any
 @pytest.mark.parametrize(("tp", "length", "mended"), [(4, 62, None), (3, 64, 63), (3, 63, None), (5, 64, 60)])
 def test_rows_that_a_layout_makes_too_long_are_refused(tp: int, length: int, mended: int | None) -> None:
     heads = {"num_attention_heads": 60, "num_key_value_heads": 60, "hidden_size": 960}
-    scaling = {"rope_type": "dynamic", "factor": 2.0}
-    model = shape("llama", max_position_embeddings=64, rope_scaling=scaling, **heads)
+    model = shape("llama", max_position_embeddings=64, rope_scaling={"rope_type": "dynamic", "factor": 2.0}, **heads)
     job = Job.model_validate({"model": "m", "data": {"path": "rows", "max_length": length}})
     assert impossibilities(job, execution(), model=model) == []
     found = impossibilities(job, execution(Layout(tp=tp)), model=model)

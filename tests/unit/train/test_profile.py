@@ -131,8 +131,7 @@ NONE = Amount(once=0.0, row=(0.0, 0.0, 0.0))
 def profiles(config: dict, packages=("causal_conv1d", "fla", "mamba_ssm")):
     """In PyTorch's own code, and with kernels; in bfloat16."""
     model = built_shape(config, file="-")
-    attention = "eager" if model.eager_attention else "sdpa"
-    chosen = execution(precision="bf16", attn_implementation=attention)
+    chosen = execution(precision="bf16", attn_implementation="eager" if model.eager_attention else "sdpa")
     asked = job(data={"max_length": 256}, train={"disable_dropout": True})
 
     known: dict[str, Any] = {"config": their_config(config), "shape": model, "lengths": (64, 128, 256)}

@@ -17,15 +17,9 @@ from shardwise.train.saving.difference import TensorDifference, difference
 from shardwise.train.saving.safetensors_writer import Entry, TensorFile, write_tensors
 from tests.refusals import must_refuse
 
-TENSORS = {
-    "bytes": torch.arange(5, dtype=torch.uint8),
-    "weight": torch.randn(3, 4),
-    "half": torch.randn(7).bfloat16(),
-    "step": torch.tensor(3.0),
-    "turned": torch.randn(4, 3).T,
-    "counts": torch.arange(3),
-    "nothing": torch.empty(0, 4),
-}
+TENSORS = {"bytes": torch.arange(5, dtype=torch.uint8), "weight": torch.randn(3, 4), "half": torch.randn(7).bfloat16()}
+TENSORS |= {"step": torch.tensor(3.0), "turned": torch.randn(4, 3).T, "counts": torch.arange(3)}
+TENSORS |= {"nothing": torch.empty(0, 4)}
 Tensors = dict[str, torch.Tensor]
 
 

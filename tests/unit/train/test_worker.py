@@ -51,8 +51,7 @@ LARGE = replace(FORECAST, peak_bytes=70 * GIB, peak_low_bytes=68 * GIB)
 def test_a_rank_that_something_ended_by_exit_says_so(tmp_path, status, words, monkeypatch) -> None:
     monkeypatch.setenv(KIND, "torch")
     program = LEAVING.format(status=status, folder=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
-    assert done.returncode == 1
+    assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode == 1
     failure = read_json(RunDirectory(tmp_path).rank_failure(0))
     assert failure["message"] == f"something called exit({words}) inside the training process"
     assert failure["error"] == "SystemExit"
