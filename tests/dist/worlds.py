@@ -26,9 +26,7 @@ from tests.refusals import said_by  # noqa: F401 - cells take it from here
 
 #: What ranks import on their way, imported here once and not in every fork of every world.
 for _name in (
-    "shardwise.train.worker",
-    "transformers.models.llama.modeling_llama",
-    "transformers.optimization",
+    *("shardwise.train.worker", "transformers.models.llama.modeling_llama", "transformers.optimization"),
     "peft.utils.transformers_weight_conversion",
 ):
     importlib.import_module(_name)

@@ -23,21 +23,12 @@ STEPS = 6
 #: Of AdamW, a hundredth of the usual gradient: less amplifies rounding of small gradients.
 EPSILON = 1e-5
 
-LAYOUTS: dict[str, Layout] = {
-    **cells.LAYOUTS,
-    "tp x pp": Layout(tp=2, pp=2),
-    "ddp x pp": Layout(dp_replicate=2, pp=2),
-    "fsdp x cp": Layout(dp_shard=2, cp=2),
-    "cp x pp": Layout(cp=2, pp=2),
-}
+LAYOUTS: dict[str, Layout] = cells.LAYOUTS | {"tp x pp": Layout(tp=2, pp=2), "ddp x pp": Layout(dp_replicate=2, pp=2)}
+LAYOUTS |= {"fsdp x cp": Layout(dp_shard=2, cp=2), "cp x pp": Layout(cp=2, pp=2)}
 
 #: Of a mixture of experts.
-ROUTED: dict[str, Layout] = {
-    "single": Layout(),
-    "ep": Layout(dp_replicate=2, ep=2),
-    "fsdp x ep": Layout(dp_shard=2, ep=2),
-    **{name: LAYOUTS[name] for name in ("ddp", "zero1", "fsdp", "mp", "pp")},
-}
+ROUTED = {"single": Layout(), "ep": Layout(dp_replicate=2, ep=2), "fsdp x ep": Layout(dp_shard=2, ep=2)}
+ROUTED |= {name: LAYOUTS[name] for name in ("ddp", "zero1", "fsdp", "mp", "pp")}
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),

@@ -24,11 +24,8 @@ from tests.dist.worlds import run_world, said_by, toy_model
 #: To which gradients are clipped: less than any norm here.
 MOST, STEPS, EPSILON = 0.5, 3, 1e-5
 
-LAYOUTS: dict[str, Layout] = {
-    **{name: cells.LAYOUTS[name] for name in ("single", "ddp", "zero1", "fsdp", "tp", "pp")},
-    "fsdp x pp": Layout(dp_shard=2, pp=2),
-    "tp x fsdp": Layout(dp_shard=2, tp=2),
-}
+LAYOUTS = {name: cells.LAYOUTS[name] for name in ("single", "ddp", "zero1", "fsdp", "tp", "pp")}
+LAYOUTS |= {"fsdp x pp": Layout(dp_shard=2, pp=2), "tp x fsdp": Layout(dp_shard=2, tp=2)}
 CELLS = [
     pytest.param(layout, adapters, id=f"{layout}, {method}", marks=() if quick else pytest.mark.slow)
     for method, adapters in {"full": None, "lora": lora()}.items()

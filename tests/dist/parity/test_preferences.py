@@ -99,13 +99,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "precomputed, adapters": {"method": "lora", "preference": {"reference": "precomputed"}},
     "no reference": {"preference": {"reference": "none"}},
 }
-SOME: dict[str, Execution] = {
-    "ddp(3), uneven": CELLS["ddp(3), uneven"],
-    "fsdp": sgd(Layout(dp_shard=2), micros=2),
-    "tp": CELLS["tp"],
-    "cp": CELLS["cp"],
-    "pp": sgd(Layout(pp=2), micros=4),
-}
+SOME = {name: CELLS[name] for name in ("ddp(3), uneven", "fsdp", "tp", "cp")} | {"pp": sgd(Layout(pp=2), micros=4)}
 
 
 @pytest.mark.parametrize("cell", SOME)
