@@ -121,18 +121,14 @@ def test_prepared_rows_are_rehearsed_as_they_are(make_job, tmp_path) -> None:
     assert begun < then == peaks[1], "the second step has optimizer states"
 
 
-def _together(built: Build) -> tuple[int, int, int]:
-    train_on(built)
-    return _figures(built)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_rehearsal_is_what_real_ranks_hold(layout, make_job, tmp_path) -> None:
     """Their peaks are no lower: what gloo's own threads let go of is not seen to be freed."""
     run, job, chosen = _cell(tmp_path, make_job, layout, "full")
     rehearsed = rehearse_ranks(job, chosen, range(chosen.layout.world_size), cuda=False)
-    for (peak, *kept), found in zip(run_built(_together, run, chosen), rehearsed, strict=True):
+    ranks = run_built(lambda built: train_on(built) or _figures(built), run, chosen)
+    for (peak, *kept), found in zip(ranks, rehearsed, strict=True):
         assert [found["held"]["weights"], found["held"]["optimizer"]] == kept
         assert (1 - _BESIDE) * found["peak_bytes"] <= peak
 

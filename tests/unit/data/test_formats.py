@@ -5,7 +5,7 @@ import pytest
 from shardwise.data.read.formats import BY_NAME, FORMATS, Pair, Text, read_row, recognise
 from shardwise.data.read.messages import RowError
 from shardwise.spec.job.data import RowFormat
-from tests.refusals import must_refuse
+from tests.refusals import must_refuse, said_by
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 SYSTEM, ADD = {"role": "system", "content": "be kind"}, {"role": "user", "content": "add\n\n1 1"}
@@ -78,13 +78,11 @@ def test_unknown_columns_are_named_with_all_that_would_be_read() -> None:
     said = r"expected question and answer \(format: question_answer\). .* data.columns .*, as {question: text}"
     must_refuse(RowError, said, recognise, ["text"], wanted="question_answer")
     for columns, example in ((["q", "a", "id"], "{prompt: q, completion: a}"), (["id", "body"], "{text: body}")):
-        with pytest.raises(RowError) as caught:
-            recognise(columns)
-        assert str(caught.value).endswith(f"Say in data.columns what its columns are, as {example}")
-    with pytest.raises(RowError) as caught:
-        recognise(["q", "a", "id"], renames={"prompt": "q", "completion": "b"})
-    assert str(caught.value).startswith("has the columns q, a, id; expected messages; or ")
-    assert str(caught.value).endswith(". data.columns names b, which it does not have")
+        said = f"Say in data.columns what its columns are, as {example}"
+        assert said_by(RowError, recognise, columns).endswith(said)
+    said = said_by(RowError, recognise, ["q", "a", "id"], renames={"prompt": "q", "completion": "b"})
+    assert said.startswith("has the columns q, a, id; expected messages; or ")
+    assert said.endswith(". data.columns names b, which it does not have")
     assert recognise(["q", "a"], renames={"prompt": "q", "completion": "a"}).name == "prompt_completion"
 
 

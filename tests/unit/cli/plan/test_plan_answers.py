@@ -13,13 +13,6 @@ LORA = ("--model", "llama-3.1-8b", "--method", "lora")
 GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> list[probe.FoundGpu]:
-    gpus: list[probe.FoundGpu] = []
-    monkeypatch.setattr(probe, "visible_gpus", lambda: gpus)
-    return gpus
-
-
 def test_what_was_solved_for_stands_first_and_the_plan_is_that_of_the_value(shardwise) -> None:
     said = shardwise("plan", *LORA, "--solve", "max_length", "--hardware", "1x RTX-4090")
     assert said.code == 0
@@ -133,7 +126,11 @@ def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be
     assert again["candidates"][0]["layout"] == plan["candidates"][0]["layout"]
 
 
-def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_here(shardwise, machine, tmp_path) -> None:
+def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_here(
+    shardwise, tmp_path, monkeypatch
+) -> None:
+    machine: list[probe.FoundGpu] = []
+    monkeypatch.setattr(probe, "visible_gpus", lambda: machine)
     asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora")
     assert len(shardwise.json(*asked)["hardware_options"]) > 50
     here = shardwise.json(*asked, "--set", "data.path=rows.jsonl")
