@@ -19,9 +19,8 @@ from shardwise.errors import HardwareError, InputError
 from shardwise.plan.rates.links import RankGroup, copy_seconds
 from shardwise.plan.time.step import host_seconds
 from shardwise.spec.cluster import Cluster, Node
-from shardwise.spec.layout.axes import Layout
 from tests.refusals import said_by
-from tests.unit.plan.asking import execution, job, shape, work
+from tests.unit.plan.asking import Layout, execution, job, shape, work
 
 MESSAGES = {
     "all_reduce": {"64": 0.4e-3, "262144": 0.5e-3, "16777216": 12e-3},

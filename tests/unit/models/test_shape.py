@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from torch import nn
 
-from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
 from shardwise.methods.lora import add_adapters
@@ -15,9 +14,7 @@ from shardwise.models.anatomy import find_anatomy
 from shardwise.models.built import shape as module
 from shardwise.models.built.generic import bare_experts_of
 from shardwise.models.built.shape import built_shape
-from shardwise.plan.work.inventory import take_inventory
 from shardwise.programs import model_shape
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import Matrix, ModelShape
 from shardwise.spec.support.attention import UNTOLD
 from shardwise.spec.support.splits import STAGED_FAMILIES, TENSOR_FAMILIES
@@ -26,7 +23,7 @@ from tests.dist.tiny import tiny_config
 from tests.dist.worlds import installed
 from tests.refusals import must_refuse
 from tests.unit.catalog.small import build, small_config, their_config
-from tests.unit.plan.asking import job
+from tests.unit.plan.asking import Layout, job, shape_from_data, take_inventory
 
 KINDS = installed(tuple(FAMILIES))
 #: Families whose attention transformers does not run by name, or masks without positions.

@@ -15,9 +15,8 @@ from shardwise.parallel.context import Context
 from shardwise.parallel.context_attention import _halves
 from shardwise.parallel.experts import RealRows, leave_padding
 from shardwise.plan.costs.attention import multiplications
-from shardwise.spec.layout.axes import Layout
 from shardwise.train.step import _places
-from tests.unit.plan.asking import execution, job, shape, work
+from tests.unit.plan.asking import Layout, execution, job, shape, work
 
 REAL = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
 LENGTH = 256

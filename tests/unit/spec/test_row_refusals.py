@@ -5,17 +5,14 @@ from typing import Any
 
 import pytest
 
-from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.models import config_of, find_model
 from shardwise.errors import JobError, ModelError, UnsupportedError
 from shardwise.launch.run_folder import first_difference
 from shardwise.spec.job.file import job_from_data
-from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.trained import impossibilities, not_trained, refusal
 from tests.refusals import must_refuse
-from tests.unit.plan.asking import execution
+from tests.unit.plan.asking import Job, Layout, execution, shape_from_data
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 LLAMA3 = {"factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 4.0, "high_freq_factor": 4.0}

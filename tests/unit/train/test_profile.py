@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import masking_utils
 
-from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.models.built.shape import built_shape
 from shardwise.plan.answer import _of_which_code
@@ -20,8 +19,7 @@ from shardwise.train.rehearsing.profiles import lengths_for, narrowed
 from tests.dist.worlds import installed
 from tests.marks import first
 from tests.unit.catalog.small import small_config, their_config
-from tests.unit.configs import config
-from tests.unit.plan.asking import execution, job, shape, work
+from tests.unit.plan.asking import config, execution, job, shape, shape_from_data, work
 
 LENGTH = 32
 #: Keys of small configurations. A Falcon of one head of keys writes scores out, and keeps fewer.

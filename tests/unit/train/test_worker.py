@@ -10,12 +10,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.stated import stretched_positions
 from shardwise.errors import HardwareError, UnsupportedError
 from shardwise.spec.job.file import job_from_data
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import device, worker
 from shardwise.train.build import _check_positions
@@ -27,7 +24,7 @@ from shardwise.units import GIB
 from tests.marks import first
 from tests.refusals import said_by
 from tests.unit.fakes import nvidia_smi
-from tests.unit.plan.asking import shape
+from tests.unit.plan.asking import Execution, Layout, parse_hardware, shape
 from tests.unit.train.test_out_of_memory import FORECAST
 from tests.warm.shim import KIND
 

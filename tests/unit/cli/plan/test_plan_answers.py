@@ -126,9 +126,7 @@ def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be
     assert again["candidates"][0]["layout"] == plan["candidates"][0]["layout"]
 
 
-def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_here(
-    shardwise, tmp_path, monkeypatch
-) -> None:
+def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_here(shardwise, monkeypatch) -> None:
     machine: list[probe.FoundGpu] = []
     monkeypatch.setattr(probe, "visible_gpus", lambda: machine)
     asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora")

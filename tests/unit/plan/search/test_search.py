@@ -6,13 +6,12 @@ from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
 from shardwise.plan.search.gpu_counts import formed_parts, parts, smallest_that_fits
 from shardwise.plan.search.question import ask
-from shardwise.spec.job.file import parse_job
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.file import plan_from_json
 from tests.marks import first
 from tests.refusals import must_refuse
 from tests.speed import quiet_seconds
-from tests.unit.plan.asking import find_model, job, parse_hardware, plan
+from tests.unit.plan.asking import find_model, job, parse_hardware, parse_job, plan
 
 BATCH = "train: {global_batch_size: 64}\n"
 LARGE = "data: {max_length: 4096}\ntrain: {global_batch_size: 1024}\n"
