@@ -79,14 +79,12 @@ def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_si
     joined.write_preparing(run, FIRST)
     joined.write_begin(run, replace(FIRST, launch="another"), kind="cpu")
     heard: list[str] = []
-    waiting = threading.Thread(
-        target=lambda: heard.append(joined.wait_for_rank_0(run, SECOND, say=silent)), daemon=True
-    )
-    waiting.start()
-    waiting.join(timeout=1.0)
-    assert waiting.is_alive()
+    waits = threading.Thread(target=lambda: heard.append(joined.wait_for_rank_0(run, SECOND, say=silent)), daemon=True)
+    waits.start()
+    waits.join(timeout=1.0)
+    assert waits.is_alive()
     joined.write_begin(run, FIRST, kind="cuda")
-    waiting.join(timeout=5)
+    waits.join(timeout=5)
     assert heard == ["cuda"], "and nothing of another launch"
 
 
