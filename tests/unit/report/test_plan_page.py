@@ -14,7 +14,7 @@ from shardwise.report.pages.run_page import memory_by_rank
 from shardwise.spec.plan.timeline import Lane, Timeline, TimelineSpan
 from tests.unit.cli.plans import nothing_fits, plan
 from tests.unit.report.runs import FORECAST_PARTS, GIB, MEASURED_PARTS
-from tests.unit.report.test_html import HOSTILE, Page, assert_safe
+from tests.unit.report.test_html import HOSTILE, Page, safe_page
 
 LANES = (Lane(ranks=(0, 1), computing=0.5), Lane(ranks=(2, 3), computing=0.25))
 
@@ -29,8 +29,7 @@ def timeline(*spans: TimelineSpan) -> Timeline:
 
 def test_the_page_has_the_plan_and_asks_for_nothing() -> None:
     source = plan_html(plan(), timeline(span(0, 0, 2), span(2, 2, 4)))
-    page = Page(source)
-    assert_safe(page, source)
+    page = safe_page(source)
     for words in ("fsdp fits on 4x RTX-6000-Ada", "capacity 48.0 GiB", "chosen", "does not fit", "busy 93 %", "$12.50"):
         assert words in page.words
     names = re.findall(r'<th scope="col"[^>]*>([^<]*)<', source.split("<h2>Candidates</h2>")[1])
@@ -42,14 +41,11 @@ def test_the_page_has_the_plan_and_asks_for_nothing() -> None:
 
 
 def test_a_plan_where_nothing_fits_has_a_page_and_hostile_names_are_text() -> None:
-    source = plan_html(replace(nothing_fits(), advice=("on 8x H100-SXM it fits",)), None)
-    page = Page(source)
-    assert_safe(page, source)
+    page = safe_page(plan_html(replace(nothing_fits(), advice=("on 8x H100-SXM it fits",)), None))
     assert "Nothing fits on 4x RTX-6000-Ada" in page.words
     assert "on 8x H100-SXM it fits" in page.words and "One step" not in page.words
     made = plan()
-    source = plan_html(replace(made, job={**made.job, "model": HOSTILE}, hardware={"name": HOSTILE}), None)
-    assert_safe(Page(source), source)
+    safe_page(plan_html(replace(made, job={**made.job, "model": HOSTILE}, hardware={"name": HOSTILE}), None))
 
 
 def test_what_is_not_trained_is_said_at_the_top_and_offloads_at_their_candidate() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from shardwise.catalog import probe
 from tests.unit.cli.plan_json import flaws
-from tests.unit.report.test_html import Page, assert_safe
+from tests.unit.report.test_html import safe_page
 
 LORA = ("--model", "llama-3.1-8b", "--method", "lora")
 GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")
@@ -88,8 +88,7 @@ def test_any_hardware_is_an_answer_for_each_goal(shardwise, tmp_path) -> None:
     assert "prices of 20" in said.out
     assert " more are no better in price and time, or hardly; --json lists them" in said.out
     source = page.read_text(encoding="utf-8")
-    assert_safe(Page(source), source)
-    words = Page(source).words
+    words = safe_page(source).words
     assert "Typical: the median of providers' on-demand prices" in " ".join(words.split())
     assert all(name in words for name in ("Run", "Typical/h", "Lowest/h", "Peak memory", "smallest"))
     assert re.findall(r'<th scope="col"[^>]*>([^<]*)<', source)[:3] == ["Hardware", "Run", "Cost"], "what a phone shows"
