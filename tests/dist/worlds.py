@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -105,6 +106,11 @@ def add_tokenizer(folder: Path, texts: list[str]) -> int:
 def installed(families: Sequence[str]) -> tuple[str, ...]:
     """Those families that the installed transformers has: the oldest lacks the newest."""
     return tuple(family for family in families if family in CONFIG_MAPPING)
+
+
+def skip_without(family: str) -> None:
+    if family not in CONFIG_MAPPING:
+        pytest.skip(f"the installed transformers has no {family}")
 
 
 def toy_model(

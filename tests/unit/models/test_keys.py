@@ -19,7 +19,7 @@ from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
 from shardwise.spec.support.trained import refused_everywhere
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import installed, said_by
+from tests.dist.worlds import installed, said_by, skip_without
 from tests.refusals import must_refuse
 from tests.unit.catalog.small import small_config, their_config
 from tests.unit.plan.asking import job
@@ -104,8 +104,7 @@ def test_what_is_wrong_is_said_of_the_key_in_the_file(tmp_path: Path) -> None:
 
 
 def test_what_loading_makes_of_weights_in_an_unknown_way_is_refused(tmp_path) -> None:
-    if not installed(["inkling2_text"]):
-        pytest.skip("the installed transformers has no inkling2_text")
+    skip_without("inkling2_text")
     tiny_config("inkling2_text").save_pretrained(tmp_path)
     shape = shape_of(str(tmp_path))
     assert "w13_weight transformers makes model.layers.0.mlp.experts.gate_up_proj as it loads" in shape.untrained

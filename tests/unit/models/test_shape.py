@@ -20,7 +20,7 @@ from shardwise.spec.support.attention import UNTOLD
 from shardwise.spec.support.splits import STAGED_FAMILIES, TENSOR_FAMILIES
 from shardwise.spec.support.trained import refusal, refused_everywhere
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import installed
+from tests.dist.worlds import installed, skip_without
 from tests.refusals import must_refuse
 from tests.unit.catalog.small import build, small_config, their_config
 from tests.unit.plan.asking import Layout, job, shape_from_data, take_inventory
@@ -74,8 +74,7 @@ def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
     ],
 )
 def test_why_a_build_stays_whole_is_said(kind: str, stages: str, slices: str) -> None:
-    if not installed([kind]):
-        pytest.skip(f"the installed transformers has no {kind}")
+    skip_without(kind)
     found = built(json.loads(tiny_config(kind).to_json_string(use_diff=False)))
     assert found.unstaged.startswith(stages) and slices in found.unsliced
     for layout, why in ((Layout(pp=2), found.unstaged), (Layout(tp=2), found.unsliced)):
@@ -89,8 +88,7 @@ def test_experts_that_read_their_routes_are_stood_in_for(kind: str) -> None:
 
 
 def stranger(kind: str, **changes: Any) -> dict[str, Any]:
-    if not installed([kind]):
-        pytest.skip(f"the installed transformers has no {kind}")
+    skip_without(kind)
     sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97}
     return {"model_type": kind, **sizes, "max_position_embeddings": 40, **SPECIALS, **changes}
 

@@ -16,7 +16,7 @@ from shardwise.spec.model.profile import Amount, ModelProfile
 from shardwise.train.rehearsing.fake_kernels import _KERNELS, _run
 from shardwise.train.rehearsing.profile import profile_blocks
 from shardwise.train.rehearsing.profiles import lengths_for, narrowed
-from tests.dist.worlds import installed
+from tests.dist.worlds import skip_without
 from tests.marks import first
 from tests.unit.catalog.small import small_config, their_config
 from tests.unit.plan.asking import config, execution, job, shape, shape_from_data, work
@@ -52,8 +52,7 @@ def rules_and_profile(kind, **keys):
 
 @pytest.mark.parametrize("kind", first(1, DENSE, ci=2))
 def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
-    if not installed([kind]):
-        pytest.skip(f"the installed transformers has no {kind}")
+    skip_without(kind)
     rules, measured, profile = rules_and_profile(kind, precision="fp32")
     # Some rotations keep tables of each block, which no rule counts: 0.2 % of a block of GLM-4-9B.
     tables = 3 * 16 * 4 if kind in ("ernie4_5", "falcon", "glm", "glm4", "gptj", "helium") else 0
@@ -138,8 +137,7 @@ def profiles(config: dict, packages=("causal_conv1d", "fla", "mamba_ssm")):
 
 
 def test_kernels_keep_less_than_pytorchs_own_code() -> None:
-    if not installed(["qwen3_5_text"]):
-        pytest.skip("the installed transformers has no qwen3_5_text")
+    skip_without("qwen3_5_text")
     plain, with_kernels = profiles(QWEN3_5)
     assert (plain.code, with_kernels.code) == ("torch", "torch, causal_conv1d, fla")
     of_plain, of_kernels = plain.blocks[0], with_kernels.blocks[0]
