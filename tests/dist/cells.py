@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,42 +124,50 @@ def composed(run: RunDirectory, chosen: Execution) -> Build:
     return build(run, job, chosen, world=world, journal=Journal(run=run, rank=world.rank))
 
 
-def train_on(run: RunDirectory, built: Build, *, start: int = 0) -> None:
+def run_built(work: Callable[..., Any], run: RunDirectory, chosen: Execution, *arguments: Any) -> list[Any]:
+    """Runs `work(built, *arguments)` on ranks, each with its part of a run; what each returned."""
+    return run_world(chosen.layout.world_size, lambda: work(composed(run, chosen), *arguments))
+
+
+def journal_of(built: Build) -> Journal:
+    """This rank's."""
+    return Journal(run=built.checkpoints.run, rank=built.world.rank)
+
+
+def train_on(built: Build, *, start: int = 0) -> None:
     """Trains this rank's part of a run to the end."""
-    train(built, start=start, journal=Journal(run=run, rank=built.world.rank), stop=StopFlag())
+    train(built, start=start, journal=journal_of(built), stop=StopFlag())
 
 
-def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
+def train_rank(built: Build) -> Trained:
     """Trains to the end on this rank."""
-    built = composed(run, chosen)
     model, inventory = built.model, take_inventory(built.job, built.model.shape)
     check_layout(built.world, model.parameters, ownership=model.ownership, elements=model.elements)
     check_trained(built.world, model.parameters, ownership=model.ownership, planned=inventory.trained_elements)
     micros = [micro for batch in built.batches.from_(0) for micro in batch.micro_batches]
     seen = [sample for micro in micros for sample in micro.sample_ids if sample >= 0]
-    train_on(run, built)
-    return outcome(run, built, seen=seen)
+    train_on(built)
+    return outcome(built, seen=seen)
 
 
-def train_and_save(run: RunDirectory, chosen: Execution) -> None:
+def train_and_save(built: Build) -> None:
     """Trains to the end and writes `final/`."""
-    built = composed(run, chosen)
-    train_on(run, built)
-    save(run, built)
+    train_on(built)
+    save(built)
 
 
-def save(run: RunDirectory, built: Build) -> None:
+def save(built: Build, *, trained: bool = True) -> None:
     """Writes `final/`."""
-    save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
+    save_final(built.model, run=built.checkpoints.run, journal=journal_of(built), trained=trained)
 
 
 def interrupt(run: RunDirectory, chosen: Execution, *, after: int, signal: int = 15) -> None:
     """Trains until a stop is asked for during a step; `signal`: 0 where it was the last one."""
-    assert {*run_world(chosen.layout.world_size, _until, run, chosen, after)} == {(after, signal)}
+    assert {*run_built(_until, run, chosen, after)} == {(after, signal)}
 
 
-def _until(run: RunDirectory, chosen: Execution, stop_after: int) -> tuple[int, int]:
-    built, stop = composed(run, chosen), StopFlag()
+def _until(built: Build, stop_after: int) -> tuple[int, int]:
+    stop = StopFlag()
 
     class Asking(Journal):
         def __setattr__(self, name: str, value: Any) -> None:
@@ -166,22 +175,21 @@ def _until(run: RunDirectory, chosen: Execution, stop_after: int) -> tuple[int, 
             if (name, value) == ("step", stop_after):
                 stop.number = 15
 
-    ended = train(built, start=0, journal=Asking(run=run, rank=built.world.rank), stop=stop)
+    ended = train(built, start=0, journal=Asking(run=built.checkpoints.run, rank=built.world.rank), stop=stop)
     return ended.steps, ended.signal
 
 
 def resume(run: RunDirectory, chosen: Execution, *, at: int) -> list[Trained]:
     """Goes on from the last checkpoint, which is of a step, to the end; the result of each rank."""
-    return run_world(chosen.layout.world_size, _resume, run, chosen, at)
+    return run_built(_resume, run, chosen, at)
 
 
-def _resume(run: RunDirectory, chosen: Execution, at: int) -> Trained:
-    built = composed(run, chosen)
+def _resume(built: Build, at: int) -> Trained:
     assert built.checkpoints.restore() == at
     built.schedule.last_epoch = at - 1
     built.schedule.step()
-    train_on(run, built, start=at)
-    return outcome(run, built)
+    train_on(built, start=at)
+    return outcome(built)
 
 
 def move(job: Job, root: Path, before: Execution, after: Execution, *, at: int) -> list[Trained]:
@@ -191,11 +199,11 @@ def move(job: Job, root: Path, before: Execution, after: Execution, *, at: int) 
     return resume(run, after, at=at)
 
 
-def outcome(run: RunDirectory, built: Build, *, seen: list[int] | None = None) -> Trained:
+def outcome(built: Build, *, seen: list[int] | None = None) -> Trained:
     """Reads a trained build back."""
     weights = {name: gathered(p).clone() for name, p in built.model.parameters if p.requires_grad}
     frozen = {name: digest(gathered(p).clone()) for name, p in built.model.parameters if not p.requires_grad}
-    return Trained(metrics=read_metrics(run), weights=weights, frozen=frozen, seen=seen or [])
+    return Trained(metrics=read_metrics(built.checkpoints.run), weights=weights, frozen=frozen, seen=seen or [])
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -205,7 +213,14 @@ def digest(tensor: torch.Tensor) -> str:
 
 def train_cell(job: Job, root: Path, chosen: Execution) -> list[Trained]:
     """Prepares and trains a cell; the result of each rank."""
-    return run_world(chosen.layout.world_size, train_rank, prepare_cell(job, root), chosen)
+    return run_built(train_rank, prepare_cell(job, root), chosen)
+
+
+def save_cell(job: Job, root: Path, chosen: Execution) -> RunDirectory:
+    """Prepares and trains a cell, and writes `final/`."""
+    run = prepare_cell(job, root)
+    run_built(train_and_save, run, chosen)
+    return run
 
 
 #: What a job says of each optimizer.

@@ -14,12 +14,10 @@ import pytest
 import torch
 
 from shardwise import api
-from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, Trained, execution, job_on, prepare_cell, spread, train_and_save, train_cell
+from tests.dist.cells import OPTIMIZERS, Execution, Job, Trained, execution, job_on, save_cell, spread, train_cell
 from tests.dist.compare import must_equal
-from tests.dist.worlds import add_tokenizer, run_world, toy_model
+from tests.dist.worlds import add_tokenizer, toy_model
 from tests.pairwise import processes
 from tests.warm.shim import KIND
 
@@ -86,8 +84,7 @@ class Toys(dict[str, Path]):
 
     def __missing__(self, name: str) -> Path:
         folder = self._folders.mktemp(name.replace(" ", "-"))
-        size = add_tokenizer(folder, self._texts)
-        self[name] = toy_model(folder, vocab_size=size + 7, **TOYS[name])
+        self[name] = toy_model(folder, vocab_size=add_tokenizer(folder, self._texts) + 7, **TOYS[name])
         return self[name]
 
 
@@ -100,9 +97,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, Path]) -> T
 def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
     """Makes jobs on the toys, or on a folder; keyword arguments go to the section of their name."""
 
-    def make(
-        model: str | Path = "untied", *, method: str = "full", data: Any = None, train: Any = None, **other: Any
-    ) -> Job:
+    def make(model: str | Path = "untied", *, method="full", data: Any = None, train: Any = None, **other: Any) -> Job:
         folder = models[model] if isinstance(model, str) else model
         steps = {"max_steps": 20, "learning_rate": 5e-4, "lr_scheduler_type": "cosine", "warmup_steps": 3}
         asked = {"path": str(rows["train"]), "max_length": 96, **(data or {})}
@@ -112,9 +107,7 @@ def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
 
 
 @pytest.fixture
-def project(
-    make_job: Callable[..., Job], models: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Job]:
+def project(make_job: Callable[..., Job], models: Toys, tmp_path: Path, monkeypatch) -> Callable[..., Job]:
     """Makes a job that names its model as people do, from the folder `project`."""
 
     def make(model: str, **job: Any) -> Job:
@@ -142,19 +135,10 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Job], Trained]
 
 
 @pytest.fixture
-def must_train_alike(
-    make_job: Callable[..., Job], single: Callable[[Job], Trained], tmp_path: Path
-) -> Callable[..., tuple[Trained, list[Trained]]]:
+def must_train_alike(make_job, single, tmp_path) -> Callable[..., Any]:
     """Trains a job (ten steps by SGD) on one process and under an execution; what they came to."""
 
-    def train(
-        chosen: Execution,
-        model: str | Path = "untied",
-        *,
-        train: Any = None,
-        without_gradient: str | None = None,
-        **job: Any,
-    ) -> Any:
+    def train(chosen: Execution, model="untied", *, train: Any = None, without_gradient=None, **job: Any) -> Any:
         asked = make_job(model, train={**OPTIMIZERS["sgd"], "max_steps": 10, **(train or {})}, **job)
         expected = single(asked)
         ranks = train_cell(asked, tmp_path / "cell", replace(chosen, optimizer=asked.train.optimizer))
@@ -176,13 +160,11 @@ program.end_process(program.main())
 def trained(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., RunDirectory]:
     """Trains a job, by default an adapter, and saves its result."""
 
-    def make(
-        model: str | Path, *, precision: str = "fp32", attn_implementation: Any = "sdpa", **job: Any
-    ) -> RunDirectory:
+    def make(model: str | Path, *, precision="fp32", attn_implementation: Any = "sdpa", **job: Any) -> RunDirectory:
         train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0, "precision": precision}
-        run = prepare_cell(make_job(model, **{"method": "lora", "train": train, **job}), tmp_path / "run")
-        run_world(1, train_and_save, run, execution(precision=precision, attn_implementation=attn_implementation))
-        return run
+        asked = make_job(model, **{"method": "lora", "train": train, **job})
+        chosen = execution(precision=precision, attn_implementation=attn_implementation)
+        return save_cell(asked, tmp_path / "run", chosen)
 
     return make
 

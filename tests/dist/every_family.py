@@ -18,17 +18,13 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
 import shardwise.train.model
-from shardwise.data.store import PreparedData
 from shardwise.errors import InputError, UnsupportedError, said
 from shardwise.models.built.shape import built_shape, shape_of
 from shardwise.models.wrapper import find_inside
 from shardwise.plan.work.inventory import take_inventory
-from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import execution_refusals
-from tests.dist.cells import LAYOUTS, composed, job_on, outcome, prepare_cell, spread, train_on
+from tests.dist.cells import LAYOUTS, Execution, Job, Layout, composed, job_on, outcome, prepare_cell, spread, train_on
 from tests.dist.compare import relative
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import add_tokenizer, correct_routers, run_world
@@ -128,8 +124,7 @@ class _Cells:
 
     def _asked(self, method: str, way: str) -> tuple[Job, Execution]:
         layout, packed = WAYS[way]
-        micros = 2 if layout.pp > 1 else 1
-        chosen = spread(layout, micros=micros, optimizer="sgd", attn_implementation=self._kernel)
+        chosen = spread(layout, micros=2 if layout.pp > 1 else 1, optimizer="sgd", attn_implementation=self._kernel)
         data = {"path": str(self._rows), "max_length": 64, "over_long": "truncate", "packing": packed}
         train = {"max_steps": STEPS, "learning_rate": 0.1, "lr_scheduler_type": "constant"}
         train |= {"optimizer": "sgd", "disable_dropout": True}
@@ -174,30 +169,28 @@ def _each(work: Callable[..., Any], cells: list[tuple[RunDirectory, Execution]])
 
 def _one(run: RunDirectory, chosen: Execution) -> tuple[str, Any]:
     """How a step differs from plain transformers' (empty: it does not); what training made."""
-    built = composed(run, chosen)
-    return _unlike_transformers(run, built), _trained(run, chosen)
+    return _unlike_transformers(composed(run, chosen)), _trained(run, chosen)
 
 
 def _trained(run: RunDirectory, chosen: Execution) -> dict[str, Any]:
     built = composed(run, chosen)
-    start = outcome(run, built).weights
+    start = outcome(built).weights
     planned = take_inventory(built.job, built.model.shape).trained_elements
     assert chosen.layout.pp > 1 or planned == sum(
         built.model.elements[name] for name, parameter in built.model.trained if name in built.model.elements
     ), "other elements are trained than planned"
-    train_on(run, built)
-    end = outcome(run, built)
+    train_on(built)
+    end = outcome(built)
     return {"metrics": end.metrics, "start": start, "end": end.weights, "frozen": end.frozen}
 
 
-def _unlike_transformers(run: RunDirectory, built: Any) -> str:
+def _unlike_transformers(built: Any) -> str:
     """One global batch, each of its documents alone through `from_pretrained`'s model."""
     batch = next(iter(built.batches.from_(0)))
     ours = float(built.step(batch))
     gradients = {name: parameter.grad for name, parameter in built.model.trained}
-    data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))
     model = _plain(built)
-    documents = [one for sample in batch.sample_ids for one in _documents(*data.sample(sample))]
+    documents = [one for sample in batch.sample_ids for one in _documents(*built.data.sample(sample))]
     trained = sum(int((labels != -100).sum()) for _, labels in documents)
     theirs = 0.0
     for ids, labels in documents:

@@ -11,9 +11,7 @@ from tests.warm.shim import KIND
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
-def start(
-    *words: object, folder: Path | None = None, errors: int = subprocess.STDOUT, **environment: str
-) -> subprocess.Popen[str]:
+def start(*words: object, folder=None, errors=subprocess.STDOUT, **environment: str) -> subprocess.Popen[str]:
     """Starts a program of Python on one thread; what it says is read by `end`."""
     argv = [sys.executable, *map(str, words)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400", KIND: "torch", **environment}

@@ -1,6 +1,5 @@
 """A plain PyTorch loop over the same rows, with nothing of ours but the reader of samples."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,27 +7,23 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, get_cosine_schedule_with_warmup
 
-from shardwise.data.store import PreparedData
-from shardwise.spec.job.keys import Job
-from tests.dist.cells import composed, execution, prepare_cell
-from tests.dist.worlds import run_world
+from tests.dist.cells import Build, Job, execution, prepare_cell, run_built
 
 
 def reference_losses(job: Job, root: Path, *, loader: Any = AutoModelForCausalLM, steps: int = 20) -> list[float]:
     """Loss per trained token of each step, one row after the other, AdamW and clipping from torch.
     `loader`: the class of transformers that loads the model; `steps`: of the schedule."""
-    return run_world(1, _losses, job, prepare_cell(job, root), loader, steps)[0]
+    return run_built(_losses, prepare_cell(job, root), execution(), loader, steps)[0]
 
 
-def _losses(job: Job, run: object, loader: Any, steps: int) -> list[float]:
-    built = composed(run, execution())  # type: ignore[arg-type]
-    data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))  # type: ignore[attr-defined]
+def _losses(built: Build, loader: Any, steps: int) -> list[float]:
+    job = built.job
     model = loader.from_pretrained(job.model, dtype=torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=0.0)
     schedule = get_cosine_schedule_with_warmup(optimizer, job.train.warmup_steps, steps)
     losses: list[float] = []
     for batch in built.batches.from_(0):
-        samples = [data.sample(sample) for sample in batch.sample_ids]
+        samples = [built.data.sample(sample) for sample in batch.sample_ids]
         trained = sum(int((labels != -100).sum()) for _, _, labels in samples)
         total = 0.0
         for ids, _, labels in samples:

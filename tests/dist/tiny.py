@@ -112,17 +112,11 @@ def _blocks(stated: dict[str, Any]) -> tuple[int, tuple[list[int], int] | None]:
     lists = [v for v in stated.values() if isinstance(v, list) and len(v) == number and number > 1]
     if not lists:
         return min(number, LAYERS) or LAYERS, None
-    kinds = [tuple(str(one[index]) for one in lists if _is_kind(one)) for index in range(number)]
-    firsts = sorted({kind: index for index, kind in reversed([*enumerate(kinds)])}.values())
-    chosen = (
-        firsts[:6] if len(firsts) >= LAYERS else sorted({*firsts, *_near(kinds, firsts)})[: max(LAYERS, len(firsts))]
-    )
+    # A list of more values has a number for each block, and names no kinds.
+    kinds = [tuple(str(one[index]) for one in lists if len({*map(str, one)}) <= 3) for index in range(number)]
+    first = sorted({kind: index for index, kind in reversed([*enumerate(kinds)])}.values())
+    chosen = first[:6] if len(first) >= LAYERS else sorted({*first, *_near(kinds, first)})[: max(LAYERS, len(first))]
     return len(chosen), (chosen, number)
-
-
-def _is_kind(values: list[Any]) -> bool:
-    """Whether a list names kinds of blocks, and is no list of a number for each."""
-    return len({str(value) for value in values}) <= 3
 
 
 def _near(kinds: list[Any], firsts: list[int]) -> list[int]:

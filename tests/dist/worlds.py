@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -26,9 +27,7 @@ from tests.refusals import said_by  # noqa: F401 - cells take it from here
 
 #: What ranks import on their way, imported here once and not in every fork of every world.
 for _name in (
-    "shardwise.train.worker",
-    "transformers.models.llama.modeling_llama",
-    "transformers.optimization",
+    *("shardwise.train.worker", "transformers.models.llama.modeling_llama", "transformers.optimization"),
     "peft.utils.transformers_weight_conversion",
 ):
     importlib.import_module(_name)
@@ -109,26 +108,18 @@ def installed(families: Sequence[str]) -> tuple[str, ...]:
     return tuple(family for family in families if family in CONFIG_MAPPING)
 
 
-def toy_llama(folder: Path, *, tied: bool, seed: int = 0, vocab_size: int = 97, **changes: Any) -> Path:
-    """A random Llama with grouped-query attention, saved without a tokenizer."""
-    return toy_model(folder, family="llama", tied=tied, seed=seed, vocab_size=vocab_size, **changes)
+def skip_without(family: str) -> None:
+    if family not in CONFIG_MAPPING:
+        pytest.skip(f"the installed transformers has no {family}")
 
 
 def toy_model(
-    folder: Path,
-    *,
-    family: str = "llama",
-    tied: bool = False,
-    seed: int = 0,
-    vocab_size: int = 97,
-    dtype: torch.dtype = torch.float32,
-    around: str | None = None,
-    **changes: Any,
+    folder: Path, *, family="llama", tied=False, vocab_size=97, dtype=torch.float32, around: Any = None, **changes: Any
 ) -> Path:
     """A random model of a family, with grouped-query attention, saved as a Hugging Face folder
     without a tokenizer. `around`: the family of a model of text and images that it is the language
     model of."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     settings = SMALL | {"num_hidden_layers": 3, "vocab_size": vocab_size, "tie_word_embeddings": tied} | changes
     if around is None:
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings), dtype=dtype)
@@ -141,13 +132,8 @@ def toy_model(
 
 
 #: Of every toy.
-SMALL: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 80,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
+SMALL: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 80, "max_position_embeddings": 128}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 def wrapper_config(family: str, text: dict[str, Any], **stated: Any) -> Any:
@@ -158,19 +144,9 @@ def wrapper_config(family: str, text: dict[str, Any], **stated: Any) -> Any:
 
 
 #: Of the vision tower of a toy.
-TOWER = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "image_size": 28,
-    "patch_size": 14,
-    "depth": 1,
-    "num_heads": 2,
-    "out_hidden_size": 32,
-    "num_position_embeddings": 16,
-    "deepstack_visual_indexes": [0],
-}
+TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+TOWER |= {"image_size": 28, "patch_size": 14, "depth": 1, "num_heads": 2, "out_hidden_size": 32}
+TOWER |= {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
 
 
 def correct_routers(model: torch.nn.Module) -> None:

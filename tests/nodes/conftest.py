@@ -82,15 +82,7 @@ class Cluster:
         ends = [["--node-rank", str(index), "--master", self.nodes[0].name] for index in range(count)]
         return self._start([[*argv, *end] for end in ends], run, environment)
 
-    def torchrun(
-        self,
-        job: Path,
-        run: RunDirectory,
-        *options: str,
-        processes: int = 1,
-        exported: bool = False,
-        **environment: str,
-    ) -> Started:
+    def torchrun(self, job: Path, run, *options: str, processes=1, exported=False, **environment: str) -> Started:
         """`torchrun --nnodes` on each, as docs/howto/nodes.md has it, or as `export` does."""
         first, count = self.nodes[0].name, len(self.nodes)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(count)]

@@ -104,9 +104,7 @@ def _begun(two: Cluster, batch: str, folder: Path, run: RunDirectory) -> Generat
 @pytest.mark.parametrize(
     ("written", "stop"), [("of the page", preempt), ("exported", preempt), ("exported", ask_to_stop)]
 )
-def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(
-    written, stop, two: Cluster, job_file, tmp_path: Path
-) -> None:
+def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(written, stop, two, job_file, tmp_path) -> None:
     train: dict[str, Any] = {"max_steps": 40, "optimizer": "sgd", "lr_scheduler_type": "constant", "warmup_steps": 0}
     path, run = job_file(train=train, layout="fsdp", hardware="cpu:2")
     whole, alone = job_file("alone", train=train, hardware="cpu:1")
@@ -160,9 +158,7 @@ print(json.dumps([place.rank, visible, index, cluster.name]), flush=True)
     ("option", "seen"),
     [("--gpus-per-task=1", [("0", 0), ("1", 0)]), (f"--gpus-per-node={GPUS}", [("0,1", 0), ("0,1", 1)])],
 )
-def test_a_rank_takes_the_one_gpu_that_its_task_sees_or_the_one_of_its_number(
-    option, seen, two: Cluster, job_file, tmp_path: Path
-) -> None:
+def test_a_rank_takes_the_one_gpu_its_task_sees_or_that_of_its_number(option, seen, two, job_file, tmp_path) -> None:
     """Slurm deals the GPUs, which are files of no device; nvidia-smi is a program of that name."""
     path, _ = job_file()
     card = "{0}, GPU-{0}, NVIDIA H100 80GB HBM3, 81559, 570.1, 81037, Disabled\n"

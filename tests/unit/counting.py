@@ -38,13 +38,8 @@ def asked(tmp_path: Path, rows: Path, chat_model: Path, monkeypatch: pytest.Monk
     (model / "config.json").write_text(json.dumps(CONFIG))
 
     def write(**data: Any) -> Path:
-        job = {
-            "model": str(model),
-            "data": {"path": str(rows), "max_length": 1024, **data},
-            "train": {"global_batch_size": 4},
-            "hardware": "cpu:1",
-            "output_dir": str(tmp_path / "run"),
-        }
+        job = {"model": str(model), "data": {"path": str(rows), "max_length": 1024, **data}}
+        job |= {"train": {"global_batch_size": 4}, "hardware": "cpu:1", "output_dir": str(tmp_path / "run")}
         path = tmp_path / "job.yaml"
         path.write_text(json.dumps(job, indent=1))
         return path

@@ -25,8 +25,7 @@ def test_counts_durations_and_ranks_read_well() -> None:
 
 
 def test_an_input_error_lists_the_first_twenty_and_counts_all() -> None:
-    error = InputError([Problem(where=f"a:{i}", message="bad") for i in range(30)], total=100)
-    lines = str(error).splitlines()
+    lines = str(InputError([Problem(where=f"a:{i}", message="bad") for i in range(30)], total=100)).splitlines()
     assert lines[0] == "a:0: bad" and lines[-1] == "... and 80 more (100 in all)"
     assert len(lines) == 21
 

@@ -26,21 +26,13 @@ from typing import Any, NoReturn, cast
 PRELOADED = {
     "pure": ("shardwise.cli.main", "shardwise.api", "shardwise.programs.prepare", "ruamel.yaml"),
     "data": (
-        "shardwise.programs.data_worker",
-        "transformers.models.auto.tokenization_auto",
-        "transformers.models.llama.configuration_llama",
-        "pyarrow.parquet",
+        *("shardwise.programs.data_worker", "transformers.models.auto.tokenization_auto"),
+        *("transformers.models.llama.configuration_llama", "pyarrow.parquet"),
     ),
     "torch": (
-        "ruamel.yaml",
-        "shardwise.programs.rehearse",
-        "shardwise.programs.worker",
-        "shardwise.programs.model_shape",
-        "shardwise.programs.merge",
-        "shardwise.programs.chat",
-        "shardwise.programs.difference",
-        "transformers.models.llama.modeling_llama",
-        "transformers.optimization",
+        *("ruamel.yaml", "shardwise.programs.rehearse", "shardwise.programs.worker"),
+        *("shardwise.programs.model_shape", "shardwise.programs.merge", "shardwise.programs.chat"),
+        *("shardwise.programs.difference", "transformers.models.llama.modeling_llama", "transformers.optimization"),
         "peft.utils.transformers_weight_conversion",
     ),
 }

@@ -13,18 +13,9 @@ import socket
 import sys
 
 #: Programs of the package -> the kind of warm process that runs them (`warm.server.PRELOADED`).
-PROGRAMS = {
-    "shardwise.programs.prepare": "pure",
-    "shardwise.programs.sample_rows": "pure",
-    "shardwise.programs.data_worker": "data",
-    "shardwise.programs.worker": "torch",
-    "shardwise.programs.rehearse": "torch",
-    "shardwise.programs.model_shape": "torch",
-    "shardwise.programs.merge": "torch",
-    "shardwise.programs.chat": "torch",
-    "shardwise.programs.difference": "torch",
-    "shardwise.programs.block_profiles": "torch",
-}
+OF_TORCH = ("worker", "rehearse", "model_shape", "merge", "chat", "difference", "block_profiles")
+PROGRAMS = {f"shardwise.programs.{name}": "pure" for name in ("prepare", "sample_rows")}
+PROGRAMS |= {"shardwise.programs.data_worker": "data"} | {f"shardwise.programs.{name}": "torch" for name in OF_TORCH}
 #: The interpreter whatever a test asks for: the command line, and what becomes another program.
 COLD = ("shardwise", "shardwise.programs.parent_death", "shardwise.programs.rank")
 #: The variable with which a test has every command line run by that kind of warm process.

@@ -22,33 +22,29 @@ from shardwise.models.load import local_window
 from shardwise.parallel.mesh import join_world
 from shardwise.parallel.ownership import local_part
 from shardwise.plan.work.inventory import take_inventory
-from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train import model, worker
-from shardwise.train.build import Build
 from shardwise.train.guards import checks
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
-from tests.dist.cells import LAYOUTS, composed, execution, prepare_cell, spread, train_on
+from tests.dist.cells import LAYOUTS, Build, Job, Layout, composed, execution, prepare_cell, run_built, spread, train_on
 from tests.dist.worlds import run_world, said_by
 
 DDP = spread(Layout(dp_replicate=2))
 EACH_WAY = pytest.mark.parametrize("layout", [LAYOUTS[name] for name in ("fsdp", "pp", "tp")], ids=["fsdp", "pp", "tp"])
 
 
-def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bool]:
+def _poisoned(built: Build, start: int) -> tuple[str, bool]:
     """An infinite weight in rank 1's copy makes the loss NaN; no weight may move."""
-    built = composed(run, chosen)
     before = [p.detach().clone() for p in built.model.trainable]
     if built.world.rank == 1:
         with torch.no_grad():
             built.model.trainable[0].fill_(float("inf"))
             before[0].fill_(float("inf"))
-    said = said_by(GuardError, train_on, run, built, start=start)
+    said = said_by(GuardError, train_on, built, start=start)
     return said, all(torch.equal(a, b) for a, b in zip(before, built.model.trainable, strict=True))
 
 
@@ -56,10 +52,8 @@ def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bo
     ("start", "remedy"),
     [(0, "look at that row, or at the model"), (3, "lower train.learning_rate, or look at that row")],
 )
-def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
-    start, remedy, make_job, rows, tmp_path
-) -> None:
-    for said, unmoved in run_world(2, _poisoned, prepare_cell(make_job(), tmp_path), DDP, start):
+def test_a_loss_of_nan_stops_before_the_step_and_names_rank_and_row(start, remedy, make_job, rows, tmp_path) -> None:
+    for said, unmoved in run_built(_poisoned, prepare_cell(make_job(), tmp_path), DDP, start):
         assert said.startswith(f"step {start + 1}: the loss is nan on rank 1 in the sample from ")
         assert said.endswith(f"The weights are those of step {start}; {remedy}")
         assert f"{rows['train'].name}:" in said
@@ -79,9 +73,8 @@ def test_gradients_that_are_not_finite_blame_no_row_where_no_loss_is_bad() -> No
         )
 
 
-def _one_bad_row(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
+def _one_bad_row(built: Build) -> tuple[str, str]:
     """A token that only one sample of the first batch has gets an embedding of infinity."""
-    built = composed(run, chosen)
     batch = next(iter(built.batches.from_(0)))
     tokens = {sample: set(built.data.sample(sample)[0].tolist()) for sample in batch.sample_ids}
     known = Counter(token for held in tokens.values() for token in held)
@@ -91,23 +84,22 @@ def _one_bad_row(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
     with torch.no_grad():
         if 0 <= row < len(local):
             local[row] = float("inf")
-    return said_by(GuardError, train_on, run, built), built.data.where(culprit)
+    return said_by(GuardError, train_on, built), built.data.where(culprit)
 
 
 @pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(dp_replicate=2)], ids=["fsdp", "ddp"])
 def test_the_one_bad_row_of_a_batch_is_found_whatever_holds_the_weights(layout, make_job, tmp_path) -> None:
     chosen = execution(layout, micro_batch_size=2, gradient_accumulation_steps=2)
-    for said, where in run_world(2, _one_bad_row, prepare_cell(make_job(), tmp_path), chosen):
+    for said, where in run_built(_one_bad_row, prepare_cell(make_job(), tmp_path), chosen):
         assert f"in the sample from {where}" in said
 
 
-def _disagree(run: RunDirectory, chosen: Execution) -> str:
-    built = composed(run, chosen)
+def _disagree(built: Build) -> str:
     return said_by(GuardError, checks.agree, built.world, {"data": "same", "job": built.world.rank})
 
 
 def test_ranks_that_started_differently_refuse_and_name_the_difference(make_job, tmp_path) -> None:
-    said = run_world(2, _disagree, prepare_cell(make_job(), tmp_path), DDP)
+    said = run_built(_disagree, prepare_cell(make_job(), tmp_path), DDP)
     assert "job = 1" in said[0]
     assert "data" not in said[0].split(";")[0]
 
@@ -135,19 +127,17 @@ def _check_layout(built: Build, elements: dict[str, int] | None = None) -> None:
     checks.check_layout(built.world, model.parameters, ownership=model.ownership, elements=elements or model.elements)
 
 
-def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
-    built = composed(run, chosen)
+def _read_back(built: Build, pretend: Layout) -> str:
     _check_layout(built)
     object.__setattr__(built.world, "layout", pretend)
-    if chosen.layout.zero_stage == 1:  # of which only the optimizer's states are sharded
+    if built.execution.layout.zero_stage == 1:  # of which only the optimizer's states are sharded
         built.step(next(iter(built.batches.from_(0))))
         return said_by(GuardError, built.optimizer.step)
     return said_by(GuardError, _check_layout, built)
 
 
-def _other_names(run: RunDirectory, chosen: Execution) -> list[str]:
+def _other_names(built: Build) -> list[str]:
     """As many elements, of other weights: one held twice and one missing, and an unknown one."""
-    built = composed(run, chosen)
     right = built.model.elements
     twice, missing = "model.layers.0.input_layernorm.weight", "model.layers.1.input_layernorm.weight"
     swapped = {**right, twice: 2 * right[twice], missing: 0}
@@ -163,14 +153,13 @@ def _other_names(run: RunDirectory, chosen: Execution) -> list[str]:
 @EACH_WAY
 def test_a_weight_that_is_held_for_another_stops_the_run_whatever_the_sum(layout, make_job, tmp_path) -> None:
     twice = r"all ranks together count \d+ elements of model.layers.0.input_layernorm.weight, and the model has \d+"
-    for swapped, renamed in run_world(2, _other_names, prepare_cell(make_job(), tmp_path), execution(layout)):
+    for swapped, renamed in run_built(_other_names, prepare_cell(make_job(), tmp_path), execution(layout)):
         assert re.match(twice, swapped)
         assert "elements of another, and the model has" in renamed
 
 
-def _trains_more(run: RunDirectory, chosen: Execution) -> str:
+def _trains_more(built: Build) -> str:
     """What the plan counts passes; one element more in one rank's adapter does not."""
-    built = composed(run, chosen)
     planned = take_inventory(built.job, read_model(built.job.model)).trained_elements
     asked, parameters = {"ownership": built.model.ownership, "planned": planned}, built.model.parameters
     checks.check_trained(built.world, parameters, **asked)
@@ -180,8 +169,7 @@ def _trains_more(run: RunDirectory, chosen: Execution) -> str:
 
 @EACH_WAY
 def test_a_model_that_trains_more_than_the_plan_counts_stops_the_run(layout, make_job, tmp_path) -> None:
-    run = prepare_cell(make_job("tied", method="lora"), tmp_path)
-    for said in run_world(2, _trains_more, run, execution(layout)):
+    for said in run_built(_trains_more, prepare_cell(make_job("tied", method="lora"), tmp_path), execution(layout)):
         found = re.match(r"all ranks together train (\d+) elements, and the plan counts (\d+)", said)
         assert int(found[1]) == int(found[2]) + 1
 
@@ -201,16 +189,15 @@ def test_a_worker_holds_its_model_against_the_plan_before_the_first_step(make_jo
         assert not stepped
 
 
-def _other_rows(run: RunDirectory, chosen: Execution) -> str:
+def _other_rows(built: Build) -> str:
     """The last stage takes its labels from another batch than the first took its tokens from."""
-    built = composed(run, chosen)
     first, second = itertools.islice(built.batches.from_(0), 2)
     seen = checks.gather(built.world, checksum(first if built.world.rank == 0 else second))
     return said_by(GuardError, checks.check_peers, built.world, first, seen)
 
 
 def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:
-    assert set(run_world(2, _other_rows, prepare_cell(make_job(), tmp_path), execution(Layout(pp=2)))) == {
+    assert set(run_built(_other_rows, prepare_cell(make_job(), tmp_path), execution(Layout(pp=2)))) == {
         "step 1: rank 0 and rank 1 compute parts of the same forward and see different tokens. Ranks do not see the "
         "samples they should"
     }
@@ -221,8 +208,7 @@ def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:
     [("ddp", "fsdp"), ("fsdp", "ddp"), ("ddp", "tp"), ("ddp", "pp"), ("pp", "ddp"), ("zero1", "ddp")],
 )
 def test_a_layout_that_is_not_what_runs_stops_the_run(runs, asked, make_job, tmp_path) -> None:
-    run = prepare_cell(make_job(), tmp_path)
-    said = run_world(2, _read_back, run, spread(LAYOUTS[runs]), LAYOUTS[asked])[0]
+    said = run_built(_read_back, prepare_cell(make_job(), tmp_path), spread(LAYOUTS[runs]), LAYOUTS[asked])[0]
     assert "What was asked is not what runs" in said
     assert ("of the optimizer's exp_avg of " in said) == (runs == "zero1")
 
@@ -260,10 +246,6 @@ def _change(file: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> 
     save_file(tensors, file, {"format": "pt"})
 
 
-def _all_refused(runs: list[RunDirectory]) -> list[str]:
-    return [said_by(ModelError, composed, run, execution()) for run in runs]
-
-
 def test_a_broken_model_folder_is_refused_with_a_sentence(make_job, models, tmp_path) -> None:
     run, runs = prepare_cell(make_job(), tmp_path / "run"), list[RunDirectory]()
     broken = [(partial(_change, change=change), said) for change, said in WRONG] + BROKEN
@@ -272,6 +254,7 @@ def test_a_broken_model_folder_is_refused_with_a_sentence(make_job, models, tmp_
         breaking(folder / "model.safetensors")
         runs.append(RunDirectory(Path(shutil.copytree(run.root, folder / "run"))))
         write_json(runs[-1].resolved, make_job(folder).to_json())
-    for one, said, (_, sentence) in zip(runs, run_world(1, _all_refused, runs)[0], broken, strict=True):
+    (refused,) = run_world(1, lambda: [said_by(ModelError, composed, run, execution()) for run in runs])
+    for one, said, (_, sentence) in zip(runs, refused, broken, strict=True):
         assert sentence in said
         assert re.search(rf"resolved\.yaml:\d+: model: {re.escape(str(one.root.parent))}", said)

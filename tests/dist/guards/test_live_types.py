@@ -8,17 +8,14 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model as model_module
 from shardwise.train.guards.checks import GuardError
-from tests.dist.cells import LAYOUTS, ZERO2, composed, prepare_cell, spread
+from tests.dist.cells import LAYOUTS, ZERO2, Build, Execution, Layout, composed, prepare_cell, run_built, spread
 from tests.dist.worlds import run_world, said_by
 
 
-def _facts(run: RunDirectory, chosen: Execution) -> tuple[dict[str, str], dict[str, str | None]]:
-    built = composed(run, chosen)
+def _facts(built: Build) -> tuple[dict[str, str], dict[str, str | None]]:
     before = built.types.start_line(built.types.read_back())
     built.step(next(iter(built.batches.from_(0))))
     built.optimizer.step()
@@ -31,11 +28,9 @@ def _facts(run: RunDirectory, chosen: Execution) -> tuple[dict[str, str], dict[s
     [("mixed", "float32", "bfloat16"), ("bf16", "bfloat16", "bfloat16"), ("fp32", "float32", "float32")],
 )
 @pytest.mark.parametrize("layout", ["ddp", "fsdp", "zero1"])
-def test_what_is_told_at_the_start_is_what_lives_after_a_step(
-    layout, precision, trained, frozen, make_job, tmp_path
-) -> None:
+def test_what_is_told_first_is_what_lives_after_a_step(layout, precision, trained, frozen, make_job, tmp_path) -> None:
     chosen = spread(LAYOUTS[layout], precision=precision)
-    for before, after in run_world(2, _facts, prepare_cell(make_job(method="lora"), tmp_path), chosen):
+    for before, after in run_built(_facts, prepare_cell(make_job(method="lora"), tmp_path), chosen):
         assert after == dict.fromkeys(("weights", "masters", "gradients", "optimizer"), trained) | {"frozen": frozen}
         for name in ("gradients", "optimizer"):
             assert before[name] == f"{trained} (as asked; read back in the first step)"
@@ -44,10 +39,9 @@ def test_what_is_told_at_the_start_is_what_lives_after_a_step(
         assert before["reduction"].endswith(" (as configured)")
 
 
-def _sums_over_tp(run: RunDirectory, chosen: Execution) -> tuple[str, set[str]]:
+def _sums_over_tp(built: Build) -> tuple[str, set[str]]:
     """How the reduction is told, and the types in which a step adds gradients over `tp`."""
-    built, found = composed(run, chosen), set[str]()
-    original = DTensor.redistribute
+    original, found = DTensor.redistribute, set[str]()
 
     def redistribute(gradient: DTensor, *args: Any, **options: Any) -> DTensor:
         if gradient.ndim < 3 and any(p.is_partial() for p in gradient.placements):  # activations have three dims
@@ -59,17 +53,14 @@ def _sums_over_tp(run: RunDirectory, chosen: Execution) -> tuple[str, set[str]]:
     return built.types.as_configured()["reduction"], found
 
 
-WAITING = Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2)
-
-
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("precision", ["mixed", "fp32"])
 def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(precision, waits, make_job, tmp_path) -> None:
     """FSDP2 casts to float32 behind the sum over `tp`, but where reductions wait."""
-    layout = WAITING if waits else Layout(dp_shard=2, tp=2)
+    layout = Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2) if waits else Layout(dp_shard=2, tp=2)
     chosen = spread(layout, micros=2, precision=precision)
     short = precision == "mixed" and not waits
-    for told, found in run_world(layout.world_size, _sums_over_tp, prepare_cell(make_job(), tmp_path), chosen):
+    for told, found in run_built(_sums_over_tp, prepare_cell(make_job(), tmp_path), chosen):
         assert told == ("float32, over tp bfloat16" if short else "float32")
         assert found == {"bfloat16" if short else "float32"}
 
@@ -96,9 +87,8 @@ def test_weights_of_other_types_than_asked_stop_the_run(layout, stored, which, s
         assert sentence in said
 
 
-def _states_otherwise(run: RunDirectory) -> str:
+def _states_otherwise(built: Build) -> str:
     """The optimizer's states come out in half the bits."""
-    built = composed(run, spread(LAYOUTS["fsdp"], optimizer="adamw_foreach"))
     parameter, states = built.checkpoints.stepped.parameters[0], built.optimizer.state
 
     def halve(*_: object) -> None:
@@ -111,6 +101,7 @@ def _states_otherwise(run: RunDirectory) -> str:
 
 
 def test_optimizer_states_of_another_type_than_asked_stop_the_run(make_job, tmp_path) -> None:
-    for said in run_world(2, _states_otherwise, prepare_cell(make_job(), tmp_path)):
+    chosen = spread(LAYOUTS["fsdp"], optimizer="adamw_foreach")
+    for said in run_built(_states_otherwise, prepare_cell(make_job(), tmp_path), chosen):
         assert said.startswith("the optimizer's exp_avg of ")
         assert "is stored in bfloat16; train.precision fp32 stores it in float32" in said

@@ -8,12 +8,7 @@ from torch import nn
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.parallel.ownership import local_part
-from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
 from shardwise.train import worker
-from shardwise.train.build import Build
 from shardwise.train.guards import replicas
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.guards.replicas import check_replicas, part_hashes
@@ -21,7 +16,7 @@ from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
-from tests.dist.cells import LAYOUTS, ZERO1, composed, prepare_cell, spread, train_on
+from tests.dist.cells import LAYOUTS, ZERO1, Build, Job, Layout, RunDirectory, prepare_cell, run_built, spread, train_on
 from tests.dist.worlds import run_world, said_by
 
 DDP = spread(Layout(dp_replicate=2))
@@ -66,8 +61,7 @@ def _swap(parameter: torch.Tensor) -> None:
     flat[:2] = flat[:2].flip(0).clone()
 
 
-def _said_of_trained(run: RunDirectory, chosen: Execution, name: str) -> str:
-    built = composed(run, chosen)
+def _said_of_trained(built: Build, name: str) -> str:
     check_replicas(built.world, built.model.parameters, when="at the start")
     if built.world.rank == built.world.size - 1:
         with torch.no_grad():
@@ -79,8 +73,7 @@ def _said_of_trained(run: RunDirectory, chosen: Execution, name: str) -> str:
 def test_trained_copies_that_drift_apart_stop_the_run(layout, make_job, tmp_path) -> None:
     """Replicas, whole weights under ZeRO-1, and both copies of a tied weight in a pipeline."""
     name = "model.embed_tokens.weight"
-    run = prepare_cell(make_job("tied"), tmp_path)
-    for said in run_world(layout.world_size, _said_of_trained, run, spread(layout, micros=2), name):
+    for said in run_built(_said_of_trained, prepare_cell(make_job("tied"), tmp_path), spread(layout, micros=2), name):
         assert said.startswith("after step 3: rank 0 and rank ")
         assert f"different trained weights in {name}" in said
         assert "each would train its own model" in said
@@ -90,8 +83,7 @@ def _frozen(built: Build) -> tuple[str, nn.Parameter]:
     return next((name, p) for name, p in built.model.parameters if not p.requires_grad and p.ndim > 1)
 
 
-def _said_of_frozen(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
-    built = composed(run, chosen)
+def _said_of_frozen(built: Build) -> tuple[str, str]:
     check_replicas(built.world, built.model.parameters, when="at the start")
     name, parameter = _frozen(built)
     if built.world.rank == built.world.size - 1:
@@ -102,23 +94,21 @@ def _said_of_frozen(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
 
 @pytest.mark.parametrize("chosen", [DDP, spread(LAYOUTS["hsdp"])], ids=["ddp", "hsdp"])
 def test_frozen_weights_that_differ_stop_the_run_on_every_rank_with_one_sentence(chosen, make_job, tmp_path) -> None:
-    run = prepare_cell(make_job(method="lora"), tmp_path)
-    ranks = run_world(chosen.layout.world_size, _said_of_frozen, run, chosen)
+    ranks = run_built(_said_of_frozen, prepare_cell(make_job(method="lora"), tmp_path), chosen)
     ((said, name),) = set(ranks)
     assert said.startswith(f"after step 3: rank {len(ranks) // 2 - 1} and rank {len(ranks) - 1} hold")
     assert f"different frozen weights in {name}, though they are replicas" in said
 
 
-def _trains_with_other_frozen_weights(run: RunDirectory) -> tuple[str, bool]:
-    built = composed(run, DDP)
+def _trains_with_other_frozen_weights(built: Build) -> tuple[str, bool]:
     if built.world.rank == 1:
         _swap(_frozen(built)[1])
-    return said_by(GuardError, train_on, run, built), any(run.checkpoints())
+    return said_by(GuardError, train_on, built), any(built.checkpoints.run.checkpoints())
 
 
 def test_nothing_is_saved_of_copies_whose_frozen_weights_differ(make_job, tmp_path) -> None:
     run = prepare_cell(make_job(method="lora"), tmp_path)
-    for said, saved in run_world(2, _trains_with_other_frozen_weights, run):
+    for said, saved in run_built(_trains_with_other_frozen_weights, run, DDP):
         assert "different frozen weights" in said
         assert not saved
 

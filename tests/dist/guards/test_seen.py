@@ -8,14 +8,12 @@ import pytest
 
 from shardwise.data.batches import Batches
 from shardwise.data.micro_batches import GlobalBatch
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.run import RunDirectory, read_metrics
+from shardwise.spec.run import read_metrics
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.loop import train
-from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
-from tests.dist.cells import composed, execution, prepare_cell
-from tests.dist.worlds import run_world, said_by
+from tests.dist.cells import Build, Layout, execution, journal_of, prepare_cell, run_built
+from tests.dist.worlds import said_by
 
 DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)
 
@@ -33,9 +31,8 @@ SEEN: dict[str, tuple[Callable[[GlobalBatch, GlobalBatch], GlobalBatch], str]] =
 }
 
 
-def _stops(run: RunDirectory, seen: str) -> tuple[str, int]:
+def _stops(built: Build, seen: str) -> tuple[str, int]:
     """From the third step on rank 1 sees something else."""
-    built = composed(run, DDP)
     make = Batches.from_
     first = next(iter(built.batches.from_(0)))
 
@@ -46,14 +43,14 @@ def _stops(run: RunDirectory, seen: str) -> tuple[str, int]:
             yield SEEN[seen][0](first, batch) if built.world.rank == 1 and batch.step > 2 else batch
 
     Batches.from_ = wrong
-    journal = Journal(run=run, rank=built.world.rank)
+    journal = journal_of(built)
     return said_by(GuardError, train, built, start=0, journal=journal, stop=StopFlag()), journal.step
 
 
 @pytest.mark.parametrize("seen", SEEN)
 def test_a_rank_that_sees_rows_of_an_earlier_step_stops_the_run(seen, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(train={"save_steps": 1}), tmp_path)
-    (said,) = set(run_world(2, _stops, run, seen))
+    (said,) = set(run_built(_stops, run, DDP, seen))
     assert said[0].startswith("step 3: 2 shares of the batch hold 8 samples, ")
     assert SEEN[seen][1] in said[0]
     assert said[1] == 3

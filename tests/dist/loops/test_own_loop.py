@@ -23,21 +23,12 @@ STEPS = 6
 #: Of AdamW, a hundredth of the usual gradient: less amplifies rounding of small gradients.
 EPSILON = 1e-5
 
-LAYOUTS: dict[str, Layout] = {
-    **cells.LAYOUTS,
-    "tp x pp": Layout(tp=2, pp=2),
-    "ddp x pp": Layout(dp_replicate=2, pp=2),
-    "fsdp x cp": Layout(dp_shard=2, cp=2),
-    "cp x pp": Layout(cp=2, pp=2),
-}
+LAYOUTS: dict[str, Layout] = cells.LAYOUTS | {"tp x pp": Layout(tp=2, pp=2), "ddp x pp": Layout(dp_replicate=2, pp=2)}
+LAYOUTS |= {"fsdp x cp": Layout(dp_shard=2, cp=2), "cp x pp": Layout(cp=2, pp=2)}
 
 #: Of a mixture of experts.
-ROUTED: dict[str, Layout] = {
-    "single": Layout(),
-    "ep": Layout(dp_replicate=2, ep=2),
-    "fsdp x ep": Layout(dp_shard=2, ep=2),
-    **{name: LAYOUTS[name] for name in ("ddp", "zero1", "fsdp", "mp", "pp")},
-}
+ROUTED = {"single": Layout(), "ep": Layout(dp_replicate=2, ep=2), "fsdp x ep": Layout(dp_shard=2, ep=2)}
+ROUTED |= {name: LAYOUTS[name] for name in ("ddp", "zero1", "fsdp", "mp", "pp")}
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
@@ -67,12 +58,13 @@ def lora(**changes: Any) -> LoraConfig:
     return LoraConfig(**(settings | changes))
 
 
-def model_of(folder: Path, adapters: LoraConfig | None) -> Any:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).train()
-    if adapters is None:
-        return model
-    torch.manual_seed(0)
-    return get_peft_model(model, copy.deepcopy(adapters))
+def model_of(folder: Path, adapters: LoraConfig | None = None, layout: Any = None, **options: Any) -> Any:
+    """Of one process, or parallelized."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).train()
+    if adapters is not None:
+        torch.manual_seed(0)
+        model = get_peft_model(model, copy.deepcopy(adapters))
+    return model if layout is None else shardwise.parallelize(model, layout, **options)
 
 
 def plain(folder: Path, adapters: LoraConfig | None, optimizer: str, saved: Path) -> Figures:
@@ -91,11 +83,9 @@ def plain(folder: Path, adapters: LoraConfig | None, optimizer: str, saved: Path
     return losses, norms
 
 
-def spread(
-    folder: Path, adapters: LoraConfig | None, optimizer: str, saved: Path, layout: Any, options: Any
-) -> Figures:
+def spread(folder: Path, adapters: Any, optimizer: str, saved: Path, layout: Any, options: Any) -> Figures:
     """The same loop over ranks."""
-    model = shardwise.parallelize(model_of(folder, adapters), layout, **options)
+    model = model_of(folder, adapters, layout, **options)
     stepped, losses, norms = OPTIMIZERS[optimizer](model.parameters()), [], []
     for batch in batches():
         losses.append(model.step(batch).item())
@@ -106,9 +96,7 @@ def spread(
     return losses, norms
 
 
-def must_train_the_same(
-    tmp_path: Path, layout: Layout, adapters: LoraConfig | None, optimizer: str, *, folder: Path, **options: Any
-) -> None:
+def must_train_the_same(tmp_path: Path, layout, adapters, optimizer: str, *, folder: Path, **options: Any) -> None:
     expected = run_world(1, plain, folder, adapters, optimizer, tmp_path / "plain")[0]
     found = run_world(layout.world_size, spread, folder, adapters, optimizer, tmp_path / "spread", layout, options)
     for rank in found:
@@ -205,7 +193,7 @@ REFUSED: dict[str, str] = {
 
 def _sentences(folder: Path) -> dict[str, str]:
     """On two ranks."""
-    model = shardwise.parallelize(model_of(folder, None), "fsdp")
+    model = model_of(folder, layout="fsdp")
     good = batches()[0]
     ids, labels = good["input_ids"], good["labels"]
     wrong: dict[str, dict[str, torch.Tensor]] = {
@@ -273,6 +261,4 @@ def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path)
 
 
 def test_a_name_that_the_package_lacks_is_an_ordinary_error() -> None:
-    assert said_by(AttributeError, getattr, shardwise, "parallelise") == (
-        "module 'shardwise' has no attribute 'parallelise'"
-    )
+    assert said_by(AttributeError, getattr, shardwise, "spread") == "module 'shardwise' has no attribute 'spread'"

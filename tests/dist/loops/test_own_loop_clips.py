@@ -24,11 +24,8 @@ from tests.dist.worlds import run_world, said_by, toy_model
 #: To which gradients are clipped: less than any norm here.
 MOST, STEPS, EPSILON = 0.5, 3, 1e-5
 
-LAYOUTS: dict[str, Layout] = {
-    **{name: cells.LAYOUTS[name] for name in ("single", "ddp", "zero1", "fsdp", "tp", "pp")},
-    "fsdp x pp": Layout(dp_shard=2, pp=2),
-    "tp x fsdp": Layout(dp_shard=2, tp=2),
-}
+LAYOUTS = {name: cells.LAYOUTS[name] for name in ("single", "ddp", "zero1", "fsdp", "tp", "pp")}
+LAYOUTS |= {"fsdp x pp": Layout(dp_shard=2, pp=2), "tp x fsdp": Layout(dp_shard=2, tp=2)}
 CELLS = [
     pytest.param(layout, adapters, id=f"{layout}, {method}", marks=() if quick else pytest.mark.slow)
     for method, adapters in {"full": None, "lora": lora()}.items()
@@ -96,8 +93,7 @@ def trained(folder: Path, layout: Layout | None, ways: list[str], adapters: Any,
     """By each way of clipping; without a layout by nothing of ours."""
     found: dict[str, list[float]] = {}
     for way in ways:
-        model = model_of(folder, adapters)
-        model = model if layout is None else shardwise.parallelize(model, layout)
+        model = model_of(folder, adapters, layout)
         found[way] = loop(model, way)
         model.save_pretrained(saved / way)
     return found
@@ -118,8 +114,7 @@ def test_every_usual_way_to_clip_is_that_of_one_process(folder, tmp_path, layout
 
 def _other_readings(folder: Path, layout: Layout | None) -> dict[str, Any]:
     """What people log of gradients, beside the norm."""
-    model = model_of(folder, None)
-    model = model if layout is None else shardwise.parallelize(model, layout)
+    model = model_of(folder, layout=layout)
     batch = batches()[0]
     model.step(batch) if layout else model(**batch).loss.backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
@@ -144,12 +139,11 @@ def test_what_is_read_of_one_gradient_is_that_of_the_whole_weight(folder, layout
     (expected,) = run_world(1, _other_readings, folder, None)
     for found in run_world(2, _other_readings, folder, LAYOUTS[layout]):
         for name, values in expected.items():
-            tolerance = 1e-2 if name == "in 16 bits" else TOLERANCE
-            assert found[name] == pytest.approx(values, rel=tolerance), name
+            assert found[name] == pytest.approx(values, rel=1e-2 if name == "in 16 bits" else TOLERANCE), name
 
 
 def _wrong_readings(folder: Path) -> list[str]:
-    model = shardwise.parallelize(model_of(folder, None), "fsdp")
+    model = model_of(folder, layout="fsdp")
     model.step(batches()[0])
     (first, *_others) = [p.grad for p in model.parameters() if p.grad is not None]
     assert repr(first).startswith("Gradient(part of this rank: tensor(")
@@ -169,7 +163,7 @@ def test_what_a_part_cannot_answer_is_refused_in_a_sentence_that_names_the_right
 
 def _drifting(folder: Path, saved: Path) -> tuple[str, str]:
     """Copies of norms, which ranks scale by other factors."""
-    model = shardwise.parallelize(model_of(folder, None), {"tp": 2})
+    model = model_of(folder, layout={"tp": 2})
     optimizer, rank = torch.optim.SGD(model.parameters(), lr=0.1), torch.distributed.get_rank()
     model.step(batches()[0])
     for parameter in model.parameters():
@@ -188,7 +182,7 @@ def test_copies_that_drifted_apart_are_neither_saved_nor_trained_on(folder, tmp_
 
 def _averaged(folder: Path, layout: Layout) -> list[float]:
     """Losses of steps, and of evaluations with weights of before, copied there and back."""
-    model = shardwise.parallelize(model_of(folder, None), layout)
+    model = model_of(folder, layout=layout)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), list[float]()
     for batch in batches()[:2]:
         before = [p.detach().clone() for p in model.parameters()]
@@ -246,7 +240,7 @@ BY_WEIGHT: dict[str, Any] = {
 
 
 def _refused(folder: Path, layout: Layout) -> list[str]:
-    model = shardwise.parallelize(model_of(folder, None), layout)
+    model = model_of(folder, layout=layout)
     matrices = [p for p in model.parameters() if p.ndim == 2]
     before = [p.detach().clone() for p in matrices]
     model.step(batches()[0])
@@ -264,8 +258,7 @@ def test_an_optimizer_that_steps_whole_weights_is_refused_before_it_steps_parts(
 
 
 def _by_adafactor(folder: Path, saved: Path, layout: Layout | None) -> None:
-    model = model_of(folder, None)
-    model = model if layout is None else shardwise.parallelize(model, layout)
+    model = model_of(folder, layout=layout)
     matrices = BY_WEIGHT["Adafactor"]([p for p in model.parameters() if p.ndim == 2])
     others = torch.optim.SGD([p for p in model.parameters() if p.ndim < 2], lr=0.01)
     for batch in batches()[:2]:

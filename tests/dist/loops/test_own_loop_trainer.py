@@ -68,9 +68,7 @@ BY_CLASS = {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1, "momentum"
         pytest.param("pp", None, SCHEDULED, BY_CLASS, id="optimizer by class"),
     ],
 )
-def test_what_is_honoured_is_as_in_the_trainer_of_transformers(
-    folder, tmp_path, layout, adapters, changes, given
-) -> None:
+def test_what_is_honoured_is_as_in_transformers_trainer(folder, tmp_path, layout, adapters, changes, given) -> None:
     ((losses, norms, decayed),) = run_world(1, trained, folder, tmp_path / "plain", None, adapters, changes, given)
     for found in run_world(2, trained, folder, tmp_path / "spread", layout, adapters, changes, given):
         assert max(relative(losses, found[0]), relative(norms, found[1])) <= TOLERANCE

@@ -13,9 +13,7 @@ TRAIN = {"max_steps": 1, "warmup_steps": 0, "gradient_checkpointing": "none"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "mebibytes"), [("ddp", 38), ("fsdp", 36)])
-def test_what_is_forecast_to_fit_no_more_but_does_is_found_and_kept_by_the_run(
-    layout, mebibytes, make_job, tmp_path, monkeypatch
-) -> None:
+def test_what_fits_despite_its_forecast_is_found_and_kept(layout, mebibytes, make_job, tmp_path, monkeypatch) -> None:
     """For the forecast's margin 16 rows are too many, and they take less."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(processors, "available_memory", lambda: 2 * mebibytes * MIB)
@@ -41,8 +39,7 @@ def test_what_is_forecast_to_fit_no_more_but_does_is_found_and_kept_by_the_run(
 def test_steps_that_take_more_than_there_is_are_no_fit(make_job, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(processors, "available_memory", lambda: 33 * MIB)
-    train = TRAIN | {"global_batch_size": 16}
-    job = make_job("wide", train=train, hardware="cpu:1", output_dir=str(tmp_path / "run"))
+    job = make_job("wide", train=TRAIN | {"global_batch_size": 16}, hardware="cpu:1", output_dir=str(tmp_path / "run"))
     plan = read_plan(api.train(job, find_micro_batch=True).run.plan)
     assert [(one.micro_batch_size, one.fits) for one in plan.found_batch.tried] == [(8, True), (16, False)]
     assert plan.found_batch.next.peak_bytes > 33 * MIB

@@ -11,10 +11,7 @@ import psutil
 import pytest
 
 from shardwise.catalog.hub import tokenizer_files
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
-from tests.dist.cells import composed, execution, prepare_cell
+from tests.dist.cells import Execution, Layout, RunDirectory, composed, execution, prepare_cell
 from tests.dist.worlds import run_world, toy_model
 
 
@@ -53,9 +50,7 @@ SIZES = {"hidden_size": 1536, "intermediate_size": 6144, "num_attention_heads": 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "layers", "size"), [("full", 11, 4), ("qlora", 5, 2)])
-def test_a_rank_loads_a_large_model_in_little_more_than_its_shard(
-    method, layers, size, make_job, models, tmp_path
-) -> None:
+def test_a_rank_loads_a_large_model_in_little_over_its_shard(method, layers, size, make_job, models, tmp_path) -> None:
     folder = tmp_path / "large"
     # In a process of its own: ranks are forks of this one, and would begin with what it leaves.
     sizes = SIZES | {"vocab_size": 32_000, "num_hidden_layers": layers}

@@ -17,13 +17,13 @@ from shardwise.parallel.deferred_reduction import groups_of, whole_gradients
 from shardwise.parallel.ownership import local_part
 from shardwise.plan.answer import make_plan
 from shardwise.plan.work.inventory import take_inventory
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
+from shardwise.train.build import Build
 from shardwise.train.measuring.memory import Allocations, held, highest_by_phase
 from tests.dist import cells
-from tests.dist.cells import ZERO1, ZERO2, composed, execution, forecast_holdings, prepare_cell, spread
+from tests.dist.cells import ZERO1, ZERO2, Job, composed, execution, forecast_holdings, prepare_cell, run_built, spread
 from tests.dist.worlds import run_world
 from tests.marks import CI
 
@@ -41,9 +41,8 @@ def _gradients(parameters: Iterable[torch.nn.Parameter]) -> int:
     return sum(local_part(p.grad).nbytes for p in parameters if p.grad is not None)
 
 
-def _held(run: RunDirectory, chosen: Execution) -> Bytes:
+def _held(built: Build) -> Bytes:
     """Read from live tensors, around the first step."""
-    built = composed(run, chosen)
     built.step(next(iter(built.batches.from_(0))))
     # FSDP's gradients are views of what it reduced: their storages would count more.
     gradients = _gradients(p for _, p in built.model.parameters)
@@ -62,7 +61,7 @@ def test_a_plan_forecasts_what_every_rank_holds(layout, processes, method, preci
     stated = {"layout": layout} if processes > 1 else {}
     job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision}, **stated)
     best = make_plan(job, model=read_model(job.model), cluster=parse_hardware(f"cpu:{processes}")).best
-    ranks = run_world(processes, _held, prepare_cell(job, tmp_path), best.execution)
+    ranks = run_built(_held, prepare_cell(job, tmp_path), best.execution)
     parts = {rank: group.parts for group in best.memory.ranks for rank in group.ranks}
     for rank, (now, holding) in enumerate(zip(ranks, forecast_holdings(job, best.execution), strict=True)):
         assert (parts[rank]["weights"], parts[rank]["optimizer"]) == (now.weights, now.optimizer)
@@ -93,7 +92,7 @@ LAYOUTS: dict[str, Layout] = {
 
 def must_be_forecast(job: Job, chosen: Execution, root: Path) -> list[Bytes]:
     """What ranks hold, as the planner says of the model as it is read, or else built."""
-    ranks = run_world(chosen.layout.world_size, _held, prepare_cell(job, root), chosen)
+    ranks = run_built(_held, prepare_cell(job, root), chosen)
     forecast = forecast_holdings(job, chosen, model=shape_of(job.model))
     assert ranks == [Bytes(one.stored, one.gradients, one.optimizer) for one in forecast]
     return ranks
@@ -136,14 +135,12 @@ SHARED_OUT: dict[str, tuple[Layout, tuple[int, int, int]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=CI if name in ("fsdp", "over cp") else ()) for name in SHARED_OUT]
-)
+@pytest.mark.parametrize("name", [pytest.param(k, marks=CI if k in ("fsdp", "over cp") else ()) for k in SHARED_OUT])
 def test_each_layout_shares_out_what_it_says(name, make_job, tmp_path) -> None:
     """Without the planner: copies of all ranks together, and none holds more than its share."""
     layout, shares = SHARED_OUT[name]
     job = make_job("untied", train={"max_steps": 1})
-    ranks = run_world(4, _held, prepare_cell(job, tmp_path), spread(layout))
+    ranks = run_built(_held, prepare_cell(job, tmp_path), spread(layout))
     weights = 4 * read_model(job.model).num_parameters  # bytes of float32
     for what, share in zip(Bytes._fields, shares, strict=True):
         found, whole = [getattr(rank, what) for rank in ranks], 2 * weights if what == "optimizer" else weights
@@ -154,9 +151,8 @@ def test_each_layout_shares_out_what_it_says(name, make_job, tmp_path) -> None:
         assert max(found) < 1.03 * whole / share, what
 
 
-def _whole_blocks(run: RunDirectory, chosen: Execution) -> float:
+def _whole_blocks(built: Build) -> float:
     """The share of blocks whose weights are whole here between a forward and its backward."""
-    built = composed(run, chosen)
     (root,) = built.model.spread.modules
     named = ((name.rpartition(".")[2], part) for name, part in root.named_modules() if isinstance(part, FSDPModule))
     blocks = [part._get_fsdp_state() for end, part in named if end.isdigit()]
@@ -169,12 +165,12 @@ def _whole_blocks(run: RunDirectory, chosen: Execution) -> float:
 
 @pytest.mark.parametrize(("layout", "whole"), [(Layout(dp_shard=2), 0), (Layout(dp_shard=2, **ZERO2), 1)])
 def test_zero2_keeps_gathered_weights_until_backward_and_fsdp_does_not(layout, whole, make_job, tmp_path) -> None:
-    assert run_world(2, _whole_blocks, prepare_cell(make_job(), tmp_path), spread(layout)) == [whole, whole]
+    assert run_built(_whole_blocks, prepare_cell(make_job(), tmp_path), spread(layout)) == [whole, whole]
 
 
-def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], int]:
+def _peaks_of_steps(built: Build) -> tuple[list[int], int]:
     """What each step takes above what was there before; and the bytes of all gradients."""
-    built, peaks = composed(run, chosen), list[int]()
+    peaks: list[int] = []
     for batch in built.batches.from_(0):
         with Allocations(profile_memory=True) as profiler:
             built.step(batch)
@@ -192,17 +188,16 @@ def test_what_accumulates_in_buckets_is_there_once(layout, make_job, tmp_path) -
         data, train = {"over_long": "truncate", "max_length": 40}, {"max_steps": 3, "global_batch_size": 2 * count}
         run = prepare_cell(make_job(data=data, train=train), tmp_path / str(count))
         chosen = execution(layout, micro_batch_size=1, gradient_accumulation_steps=count)
-        found, gradients = run_world(2, _peaks_of_steps, run, chosen)[0]
+        found, gradients = run_built(_peaks_of_steps, run, chosen)[0]
         peaks.append(found)
     for once, several in zip(*peaks, strict=True):
         assert several - once < 0.1 * gradients
 
 
-def _kept_until_the_last(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype], int, int, int]:
+def _kept_until_the_last(built: Build) -> tuple[set[torch.dtype], int, int, int]:
     """Types and bytes of whole gradients before the last backward; of shards then and after."""
-    built, kept, shards = composed(run, chosen), list[torch.Tensor](), list[int]()
     (root,) = built.model.spread.modules
-    told = single_stage.reduce_at_last
+    told, kept, shards = single_stage.reduce_at_last, list[torch.Tensor](), list[int]()
 
     def looked_at(module: Any, execution: Execution, *, last: bool) -> None:
         told(module, execution, last=last)
@@ -223,15 +218,14 @@ def test_gradients_that_are_reduced_once_are_whole_in_float32_until_then(method,
     job = make_job("deep tied", method=method, train={"max_steps": 1, "precision": precision})
     chosen = spread(Layout(dp_shard=2), micros=4, precision=precision, reduce_once=True)
     forecast = take_inventory(job, read_model(job.model)).trained_elements
-    for types, whole, shards, after in run_world(2, _kept_until_the_last, prepare_cell(job, tmp_path), chosen):
+    for types, whole, shards, after in run_built(_kept_until_the_last, prepare_cell(job, tmp_path), chosen):
         assert types == {torch.float32}
         assert (whole, shards) == (4 * forecast, 0)
         assert after <= 0.6 * whole
 
 
-def _kept_between(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype], int, int]:
+def _kept_between(built: Build) -> tuple[set[torch.dtype], int, int]:
     """Types of gradients that wait for other micro-batches; elements held in the last and after."""
-    built = composed(run, chosen)
     (root,) = built.model.spread.modules
     kept, held, done = set[torch.dtype](), list[int](), pipeline.keep_gradients
 
@@ -248,7 +242,7 @@ def _kept_between(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype
 def test_a_cut_backward_of_sharded_weights_sums_in_float32_and_lets_go_of_them_at_the_end(make_job, tmp_path) -> None:
     chosen = spread(LAYOUTS["zero2 x zero_bubble"], micros=4, precision="mixed")
     job = make_job("deep untied", train={"precision": "mixed", "max_steps": 1})
-    for kept, during, after in run_world(4, _kept_between, prepare_cell(job, tmp_path), chosen):
+    for kept, during, after in run_built(_kept_between, prepare_cell(job, tmp_path), chosen):
         assert kept == {torch.float32}
         assert during > 1.9 * after
 

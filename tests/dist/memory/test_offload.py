@@ -11,13 +11,12 @@ from shardwise.parallel.optimizer.stepped import LocalParts, Stepped
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.guards.read_back import read_back_places
 from tests.dist import cells
-from tests.dist.cells import composed, forecast_holdings, move, prepare_cell, spread, train_cell, train_on
+from tests.dist.cells import Build, forecast_holdings, move, prepare_cell, run_built, spread, train_cell, train_on
 from tests.dist.compare import must_be_the_same, must_record_the_same
-from tests.dist.worlds import run_world, said_by
+from tests.dist.worlds import said_by
 
 FSDP, HSDP = Layout(dp_shard=2), Layout(dp_replicate=2, dp_shard=2)
 ZERO1_OF_3 = Layout(dp_shard=3, **cells.ZERO1)
@@ -51,9 +50,8 @@ def test_offload_trains_as_one_process_does(method, model, cell, single, make_jo
         assert found.frozen == expected.frozen
 
 
-def _places(run: RunDirectory, chosen: Execution, pretend: Execution, device: str) -> str:
+def _places(built: Build, pretend: Execution, device: str) -> str:
     """How a build is stopped that is taken for another execution on another device."""
-    built = composed(run, chosen)
     steps, parameters = built.checkpoints.stepped, built.model.parameters
     asked = {"execution": pretend, "device": torch.device(device)}
     return said_by(GuardError, read_back_places, built.optimizer, parameters, steps, **asked)
@@ -69,7 +67,7 @@ def _places(run: RunDirectory, chosen: Execution, pretend: Execution, device: st
 )
 def test_an_offload_that_is_not_what_runs_stops_the_run(chosen, pretend, device, sentence, make_job, tmp_path) -> None:
     one, other = (spread(offload=offload) for offload in (chosen, pretend))
-    said = run_world(1, _places, prepare_cell(make_job(), tmp_path), one, other, device)[0]
+    said = run_built(_places, prepare_cell(make_job(), tmp_path), one, other, device)[0]
     assert sentence in said
     assert "What was asked is not what runs" in said
 
@@ -89,18 +87,16 @@ def test_states_that_lie_elsewhere_stop_the_first_step() -> None:
             hook(optimizer, (), {})
 
 
-def _roles(run: RunDirectory, chosen: Execution) -> tuple[int, ...]:
+def _roles(built: Build) -> tuple[int, ...]:
     """Bytes on a GPU: all but FSDP's on the host, copies that are stepped, and their states."""
-    built = composed(run, chosen)
-    train_on(run, built)
+    train_on(built)
     on_host = {id(parameter) for parameter in _streamed(built.model.spread.modules)}
     here = [local_part(p) for _, p in built.model.parameters if id(p) not in on_host]
     trained = [local_part(p) for p in built.model.trainable if id(p) not in on_host]
     own = {weight.data_ptr() for weight in here}
     stepped_here = [p for p in built.checkpoints.stepped.parameters if p.data_ptr() in own]
     states = [v for p in stepped_here for v in built.optimizer.state[p].values() if isinstance(v, torch.Tensor)]
-    in_all = (sum(tensor.nbytes for tensor in tensors) for tensors in (here, trained, states))
-    return tuple(in_all)
+    return tuple(sum(tensor.nbytes for tensor in tensors) for tensors in (here, trained, states))
 
 
 def _streamed(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Parameter]:
@@ -124,7 +120,7 @@ def test_what_stays_on_a_gpu_is_forecast_exactly(method, precision, layout, offl
     chosen = spread(layout, offload=offload, precision=precision)
     job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision})
     forecast = forecast_holdings(job, chosen, hardware=f"{layout.world_size}x H100-SXM")
-    ranks = run_world(layout.world_size, _roles, prepare_cell(job, tmp_path), chosen)
+    ranks = run_built(_roles, prepare_cell(job, tmp_path), chosen)
     assert ranks == [(one.stored, one.gradients, one.optimizer) for one in forecast]
     assert {one.on_host > 0 for one in forecast} == {offload != "none"}
 

@@ -22,7 +22,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.splits import splits
 from shardwise.train.rehearsing.profiles import answer
 from tests.dist.cells import prepare_cell
-from tests.dist.worlds import installed
+from tests.dist.worlds import skip_without
 
 HALF = {"num_hidden_layers": 4, "head_dim": 32}
 LINEAR = {"linear_num_key_heads": 4, "linear_num_value_heads": 4}
@@ -95,8 +95,7 @@ RUNS = [(family, layout) for family in PROFILED for layout in ("single", "ddp", 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "layout"), RUNS)
 def test_what_is_measured_is_what_profiles_forecast(family, layout, tmp_path) -> None:
-    if not installed([family]):
-        pytest.skip(f"the installed transformers has no {family}")
+    skip_without(family)
     if layout == "1f1b" and not splits(built_shape(config_of_family(family), file="-"), "stages"):
         pytest.skip(f"{family} is not cut in stages")
     found = compared(family, layout, tmp_path)

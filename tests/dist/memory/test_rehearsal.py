@@ -6,9 +6,6 @@ from unittest.mock import patch
 import pytest
 
 from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.loop import launch
@@ -17,7 +14,7 @@ from shardwise.train.rehearsing.command import rehearse_ranks
 from shardwise.train.rehearsing.folder import write_rows
 from shardwise.train.rehearsing.rank import alone
 from shardwise.train.watching.journal import Journal
-from tests.dist.cells import LAYOUTS, composed, execution, planned, train_on
+from tests.dist.cells import LAYOUTS, Execution, Job, Layout, execution, planned, run_built, train_on
 from tests.dist.worlds import run_world, toy_model
 
 #: Method, and what of an execution is not `cells.execution`'s.
@@ -41,9 +38,7 @@ _BESIDE = 0.001
 _ATTENTION = 256 * 1024
 
 
-def _cell(
-    tmp_path, make_job, layout: str, kind: str, *, size: int = 4, length: int = 64
-) -> tuple[RunDirectory, Job, Execution]:
+def _cell(tmp_path, make_job, layout: str, kind: str, *, size=4, length=64) -> tuple[RunDirectory, Job, Execution]:
     """A prepared run of two steps, whose rows are all as long as they may be."""
     (method, options), ranks = KINDS[kind], LAYOUTS[layout].data_world_size
     sizes = dict[str, Any](hidden_size=256, intermediate_size=384, num_hidden_layers=4, max_position_embeddings=256)
@@ -123,20 +118,14 @@ def test_prepared_rows_are_rehearsed_as_they_are(make_job, tmp_path) -> None:
     assert begun < then == peaks[1], "the second step has optimizer states"
 
 
-def _together(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
-    built = composed(run, chosen)
-    train_on(run, built)
-    return _figures(built)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_rehearsal_is_what_real_ranks_hold(layout, make_job, tmp_path) -> None:
     """Their peaks are no lower: what gloo's own threads let go of is not seen to be freed."""
     run, job, chosen = _cell(tmp_path, make_job, layout, "full")
-    size = chosen.layout.world_size
-    rehearsed = rehearse_ranks(job, chosen, range(size), cuda=False)
-    for (peak, *kept), found in zip(run_world(size, _together, run, chosen), rehearsed, strict=True):
+    rehearsed = rehearse_ranks(job, chosen, range(chosen.layout.world_size), cuda=False)
+    ranks = run_built(lambda built: train_on(built) or _figures(built), run, chosen)
+    for (peak, *kept), found in zip(ranks, rehearsed, strict=True):
         assert [found["held"]["weights"], found["held"]["optimizer"]] == kept
         assert (1 - _BESIDE) * found["peak_bytes"] <= peak
 

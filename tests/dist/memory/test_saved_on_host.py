@@ -17,12 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwise.parallel import compiled, saved_on_host
 from shardwise.parallel.saved_on_host import SavedOnHost
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import SAVED_ON_GPU, Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import LAYOUTS, OPTIMIZERS, Trained, prepare_cell, spread, train_rank
+from tests.dist.cells import LAYOUTS, OPTIMIZERS, Job, Trained, composed, prepare_cell, run_world, spread, train_rank
 from tests.dist.compare import must_equal
-from tests.dist.worlds import run_world
 
 offloaded = partial(spread, gradient_checkpointing="offloaded")
 CELLS: dict[str, Execution] = {
@@ -44,7 +42,7 @@ def train_and_count(run: RunDirectory, chosen: Execution) -> tuple[Trained, int,
             return whole(self, *given)
 
         setattr(SavedOnHost, name, counted)  # the fork's own
-    return train_rank(run, chosen), counts["_leave"], counts["_arrived"]
+    return train_rank(composed(run, chosen)), counts["_leave"], counts["_arrived"]
 
 
 def must_move_once(expected: Trained, job: Job, chosen: Execution, root: Path, *, of_a_block: int = 1) -> None:
@@ -77,9 +75,7 @@ def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, singl
         ("fsdp", "selective_offloaded", "full", 7),
     ],
 )
-def test_compiled_blocks_keep_what_they_save_on_the_host(
-    cell, kind, method, moved, single, make_job, monkeypatch, tmp_path
-) -> None:
+def test_compiled_blocks_save_on_the_host(cell, kind, method, moved, single, make_job, monkeypatch, tmp_path) -> None:
     """Its input, the results of five products and attention, and of each adapter's first half."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     model = "deep tied" if method == "full" else "deep untied"

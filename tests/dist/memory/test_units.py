@@ -12,12 +12,8 @@ from shardwise.parallel.deferred_reduction import groups_of
 from shardwise.plan.costs.fsdp import unsharded_weights
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.work.in_flight import Flight, Scene
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
-from tests.dist.cells import ZERO2, composed, planned, prepare_cell, spread
+from tests.dist.cells import ZERO2, Build, Layout, planned, prepare_cell, run_built, spread
 from tests.dist.parity.test_parity import ALL_BLOCKS, TWO_BLOCKS
-from tests.dist.worlds import run_world
 
 
 def _groups(root: nn.Module) -> list[Any]:
@@ -27,9 +23,8 @@ def _groups(root: nn.Module) -> list[Any]:
     return [group for group in groups.values() if root not in group.modules]
 
 
-def _alive(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
+def _alive(built: Build) -> tuple[int, int]:
     """Units, and the most elements gathered, or on their way, as a block begins its forward."""
-    built = composed(run, chosen)
     (root,) = built.model.spread.modules
     groups, seen = _groups(root), list[int]()
 
@@ -56,7 +51,7 @@ def _alive(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
 )
 def test_as_many_blocks_are_gathered_as_the_layout_says(layout, units, blocks, make_job, tmp_path) -> None:
     job, chosen = make_job("deep tied"), spread(layout)
-    found, forward = run_world(2, _alive, prepare_cell(job, tmp_path), chosen)[0]
+    found, forward = run_built(_alive, prepare_cell(job, tmp_path), chosen)[0]
     model = read_model(job.model)
     assert found == units
     assert forward == blocks * model.block_parameters // model.num_layers
@@ -69,9 +64,8 @@ def test_as_many_blocks_are_gathered_as_the_layout_says(layout, units, blocks, m
     assert unsharded_weights(scene, units=asked) - root == forward * work.types.compute
 
 
-def _of_the_ends(run: RunDirectory, chosen: Execution) -> tuple[list[bool], list[bool], list[bool]]:
+def _of_the_ends(built: Build) -> tuple[list[bool], list[bool], list[bool]]:
     """Of (embedding, head): whole as the last block's forward and backward begin; reduced then."""
-    built = composed(run, chosen)
     (root,) = built.model.spread.modules
     model: Any = root.model
     of = {one._module_info.module: (group, one) for group in _groups(root) for one in group.fsdp_params}
@@ -91,7 +85,7 @@ def _of_the_ends(run: RunDirectory, chosen: Execution) -> tuple[list[bool], list
 
 def test_the_embedding_is_freed_and_the_head_reduced_while_blocks_run(make_job, tmp_path) -> None:
     chosen = spread(Layout(dp_shard=2), loss="chunked")
-    for forward, backward, reduced in run_world(2, _of_the_ends, prepare_cell(make_job("untied"), tmp_path), chosen):
+    for forward, backward, reduced in run_built(_of_the_ends, prepare_cell(make_job("untied"), tmp_path), chosen):
         assert (forward, backward, reduced) == ([False, False], [False, False], [False, True])
 
 
@@ -107,9 +101,8 @@ def test_a_trained_embedding_and_head_of_their_own_units_train_as_one_process_do
     must_train_alike(OF_THE_ENDS[cell])
 
 
-def _sums_over_replicas(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
+def _sums_over_replicas(built: Build) -> tuple[int, int]:
     """All-reduces of a step among replicas, and the units that are reduced."""
-    built = composed(run, chosen)
     replicas, sent, send = built.world.mesh["dp_replicate"].get_group(), list[Any](), dist.all_reduce
 
     def counted(*args: Any, **keys: Any) -> Any:
@@ -124,5 +117,5 @@ def _sums_over_replicas(run: RunDirectory, chosen: Execution) -> tuple[int, int]
 
 def test_replicas_are_added_once_a_step_however_many_micro_batches_it_has(make_job, tmp_path) -> None:
     chosen = spread(Layout(dp_replicate=2, dp_shard=2), micros=2)
-    for sums, units in run_world(4, _sums_over_replicas, prepare_cell(make_job("untied"), tmp_path), chosen):
+    for sums, units in run_built(_sums_over_replicas, prepare_cell(make_job("untied"), tmp_path), chosen):
         assert sums == units == 5, "three blocks, the embedding, and norm with head"

@@ -9,15 +9,13 @@ from transformers import AutoModelForCausalLM
 from shardwise.errors import UnsupportedError
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.routing import mixtures, noise_left_out, refuse_to_deal, route
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, move, prepare_cell, spread, train_rank
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Build, Layout, move, prepare_cell, run_built, spread, train_rank
 from tests.dist.compare import TOLERANCE, relative
 from tests.dist.memory.test_memory import must_be_forecast
 from tests.dist.saved.test_final import adapted, finish, loss_of, must_load
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import run_world, said_by
+from tests.dist.worlds import said_by
 from tests.marks import CI
 
 #: A step of experts takes long, and a wrong one is wrong from the first.
@@ -92,14 +90,13 @@ def test_products_train_a_mixture_as_one_process_does(model, method, layout, mus
 def test_the_loss_of_balanced_routers_is_that_of_transformers(make_job, tmp_path) -> None:
     train = {"max_steps": 3, "max_grad_norm": 0.0, "lr_scheduler_type": "constant", "warmup_steps": 0}
     run = prepare_cell(make_job("balanced mixtral", train=OPTIMIZERS["sgd"] | train), tmp_path)
-    (theirs,) = run_world(1, _losses_of_transformers, run)
-    losses = run_world(1, train_rank, run, spread(micros=4, optimizer="sgd"))[0].series("loss")
+    (theirs,) = run_built(_losses_of_transformers, run, spread(optimizer="sgd"))
+    losses = run_built(train_rank, run, spread(micros=4, optimizer="sgd"))[0].series("loss")
     assert relative(theirs, losses) <= TOLERANCE
 
 
-def _losses_of_transformers(run: RunDirectory) -> list[float]:
+def _losses_of_transformers(built: Build) -> list[float]:
     """Of each step the model's own loss on the global batch in one forward, its padding masked."""
-    built = composed(run, spread(optimizer="sgd"))
     model = AutoModelForCausalLM.from_pretrained(built.job.model, dtype=torch.float32).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=built.job.train.learning_rate)
     losses: list[float] = []

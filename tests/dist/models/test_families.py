@@ -79,17 +79,13 @@ WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "mp", "pp", "tp", "ep")
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of what PEFT warns of as plain transformers is adapted
-@pytest.mark.parametrize(
-    "family", [*rare_but_first(installed(tuple(MIXTURES))), *rare_but_first(installed(tuple(BUILT)))]
-)
+@pytest.mark.parametrize("family", [*rare_but_first(installed([*MIXTURES])), *rare_but_first(installed([*BUILT]))])
 def test_a_family_trains_as_transformers_does_and_alike_under_every_layout(family, tmp_path) -> None:
     found = put(family, tmp_path, make_rows(tmp_path / "rows.jsonl"), ways=WAYS)
     assert found["planned"] == found["count"]
     cells = {cell: said.partition(":")[0] for cell, said in found["cells"].items()}
     refused = (MIXTURES | BUILT)[family]
-    assert cells == {
-        f"{method}/{way}": "refused" if way in refused else "equal" for method in ("full", "lora") for way in WAYS
-    }
+    assert cells == {f"{m}/{way}": "refused" if way in refused else "equal" for m in ("full", "lora") for way in WAYS}
 
 
 @pytest.mark.parametrize(

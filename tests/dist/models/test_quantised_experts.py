@@ -9,15 +9,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
 from shardwise.train.saving.card import EXPERTS_LOADER
-from tests.dist.cells import composed, prepare_cell, spread
+from tests.dist.cells import Build, Execution, Layout, prepare_cell, run_built, spread
 from tests.dist.memory.test_memory import must_be_forecast
 from tests.dist.models.test_experts import CELLS, DEALT
 from tests.dist.saved.test_final import adapted, finish, loss_of
-from tests.dist.worlds import run_world
 
 pytest.importorskip("bitsandbytes", reason="the optional extra `qlora` is not installed")
 
@@ -91,9 +87,8 @@ def test_ranks_hold_of_quantised_experts_what_is_forecast(cell, make_job, tmp_pa
     must_be_forecast(job, replace(chosen, optimizer="adamw"), tmp_path)
 
 
-def _kept_stacks(run: RunDirectory) -> int:
+def _kept_stacks(built: Build) -> int:
     """How many written-out stacks autograd keeps of one forward."""
-    built = composed(run, spread())
     shapes = {(4, 48, 128), (4, 128, 24)}
     shapes |= {(experts, columns, rows) for experts, rows, columns in shapes}
     seen: list[tuple[int, ...]] = []
@@ -112,4 +107,4 @@ def _kept_stacks(run: RunDirectory) -> int:
 def test_autograd_keeps_bytes_of_experts_and_not_what_is_written_out(quantised, kept, make_job, tmp_path) -> None:
     train = {"max_steps": 1, "quantize_experts": quantised}
     job = make_job(WIDE, method="qlora", lora=TARGETS["attention"], train=train)
-    assert run_world(1, _kept_stacks, prepare_cell(job, tmp_path)) == [kept]
+    assert run_built(_kept_stacks, prepare_cell(job, tmp_path), spread()) == [kept]

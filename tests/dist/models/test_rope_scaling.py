@@ -10,9 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from shardwise.errors import UnsupportedError
 from shardwise.models.load import read_config
 from shardwise.spec.job.rope import RopeScaling
-from shardwise.spec.layout.axes import Layout
 from shardwise.train import merging
-from tests.dist.cells import OPTIMIZERS, spread
+from tests.dist.cells import OPTIMIZERS, Layout, spread
 from tests.dist.compare import TOLERANCE, apart
 from tests.dist.worlds import run_world, said_by
 
@@ -29,8 +28,7 @@ LAYOUTS = {"cp": Layout(cp=2), "tp": Layout(tp=2), "pp": Layout(pp=2), "fsdp x c
 @pytest.mark.parametrize("kind", SCALINGS)
 def test_a_run_computes_as_transformers_does_with_the_same_configuration(kind, trained, models) -> None:
     """Logits of `final/` are those of plain transformers with rope_parameters set by hand."""
-    train = {"max_steps": 1, "learning_rate": 1e-9}
-    run = trained("untied", method="full", rope_scaling=SCALINGS[kind], train=train)
+    run = trained("untied", method="full", rope_scaling=SCALINGS[kind], train={"max_steps": 1, "learning_rate": 1e-9})
     own = AutoConfig.from_pretrained(models["untied"]).rope_parameters
     stated = {key: value for key, value in SCALINGS[kind].items() if key != "type"}
     by_hand = {"rope_theta": own["rope_theta"], **stated, "rope_type": kind}

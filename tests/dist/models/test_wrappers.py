@@ -13,11 +13,10 @@ from transformers import AutoModelForImageTextToText
 
 from shardwise.errors import ModelError
 from shardwise.models.built.shape import shape_of
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.chatting import Chat
 from shardwise.train.merging import merge
-from tests.dist.cells import digest, execution, prepare_cell, spread, train_and_save
+from tests.dist.cells import Layout, composed, digest, execution, prepare_cell, spread
 from tests.dist.compare import relative
 from tests.dist.reference import reference_losses
 from tests.dist.saved.test_final import finish, loss_of
@@ -135,8 +134,7 @@ def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, m
     stored = load_file(folder / "model.safetensors")
     del stored["multi_modal_projector.mm_input_projection_weight"]
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
-    run = prepare_cell(make_job(folder), tmp_path / "run")
-    said = run_world(1, said_by, ModelError, train_and_save, run, execution())[0]
+    said = run_world(1, said_by, ModelError, composed, prepare_cell(make_job(folder), tmp_path / "run"), execution())[0]
     assert "the weight model.multi_modal_projector.mm_input_projection_weight is missing" in said
     assert shape_of(str(folder)).names.blocks == "model.language_model.layers"
 
@@ -145,9 +143,7 @@ def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, m
 @pytest.mark.filterwarnings("ignore")  # of names that PEFT does not find in a part of the model
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("family", installed(("kimi_k25",)))
-def test_a_tower_of_which_transformers_makes_other_weights_is_copied(
-    family, method, make_job, models, tmp_path
-) -> None:
+def test_a_tower_whose_weights_transformers_makes_anew_is_copied(family, method, make_job, models, tmp_path) -> None:
     """Its keys are split in loading; PEFT knows stacked experts by the whole model's family."""
     folder = Path(shutil.copytree(models["inside gemma3"], tmp_path / "model"))
     torch.manual_seed(0)

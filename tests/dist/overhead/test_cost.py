@@ -7,22 +7,18 @@ import pytest
 
 from shardwise.catalog.models import read_model
 from shardwise.data.digests import look
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import check_finite, check_sights, gather
 from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.optim import gradient_norm
 from shardwise.train.update import Update
-from tests.dist.cells import composed, prepare_cell, spread
-from tests.dist.worlds import run_world, toy_model
+from tests.dist.cells import Build, Layout, prepare_cell, run_built, spread
+from tests.dist.worlds import toy_model
 
 STEPS = 6
 
 
-def _costs(run: RunDirectory, chosen: Execution) -> tuple[float, float]:
+def _costs(built: Build) -> tuple[float, float]:
     """Median processor seconds of a step, and of its guards; wall time would count waiting too."""
-    built = composed(run, chosen)
     world, parameters = built.world, built.model.parameters
     steps: list[float] = []
     guards: list[float] = []
@@ -54,7 +50,6 @@ def test_guards_take_less_than_a_hundredth_of_a_step(layout, make_job, models, t
     for file in models["untied"].glob("token*"):
         (folder / file.name).write_bytes(file.read_bytes())
     assert 24e6 < read_model(str(folder)).num_parameters < 27e6
-    job = make_job(folder)
-    for step, guards in run_world(2, _costs, prepare_cell(job, tmp_path / "run"), spread(layout)):
+    for step, guards in run_built(_costs, prepare_cell(make_job(folder), tmp_path / "run"), spread(layout)):
         print(f"step {1e3 * step:.1f} ms, guards {1e3 * guards:.3f} ms: {guards / step:.3%}")
         assert guards < 0.01 * step

@@ -16,13 +16,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
 
 from shardwise.data.micro_batches import GlobalBatch
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
-from shardwise.train.build import Build
 from shardwise.train.update import Update
-from tests.dist.cells import composed, prepare_cell, spread
-from tests.dist.worlds import run_world
+from tests.dist.cells import Build, Layout, prepare_cell, run_built, spread
 
 
 class Counted(TorchDispatchMode):
@@ -43,9 +38,8 @@ class Counted(TorchDispatchMode):
         return made
 
 
-def counted_steps(run: RunDirectory, chosen: Execution) -> tuple[Counted, Counted]:
+def counted_steps(built: Build) -> tuple[Counted, Counted]:
     """The second step of ours, and of a plain loop."""
-    built = composed(run, chosen)
     first, second = (batch for batch, _ in zip(built.batches.from_(0), range(2), strict=False))
     return _second(lambda batch: _our_step(built, batch), first, second), _second(_plain_loop(built), first, second)
 
@@ -90,16 +84,16 @@ def test_a_step_runs_what_a_plain_loop_runs_and_two_percent(method, make_job, tm
     data = {"path": str(rows), "max_length": 64, "over_long": "truncate"}
     job = make_job("deep untied", method=method, data=data, train={"precision": "mixed", "max_steps": 2})
     run = prepare_cell(job, tmp_path / "run")
-    ((ours, plain),) = run_world(1, counted_steps, run, spread(micros=2, precision="mixed"))
+    ((ours, plain),) = run_built(counted_steps, run, spread(micros=2, precision="mixed"))
     for what, mine, theirs in (("operators", ours.calls, plain.calls), ("bytes", ours.bytes, plain.bytes)):
         more = {key: (mine.get(key, 0), theirs.get(key, 0)) for key in sorted({*mine, *theirs})}
         print(f"{method}: {sum(mine.values())} {what}, of a plain loop {sum(theirs.values())}")
         assert sum(mine.values()) <= 1.02 * sum(theirs.values()), (what, more)
 
 
-def gradients_of_a_step(run: RunDirectory, chosen: Execution) -> list[dict[str, torch.Tensor]]:
+def gradients_of_a_step(built: Build) -> list[dict[str, torch.Tensor]]:
     """Gradients here where weights are cast once a step, and where they are in each forward."""
-    built, found = composed(run, chosen), []
+    found = []
     batch = next(iter(built.batches.from_(0)))
     assert built.step.keeps_casts
     for step in (built.step, replace(built.step, keeps_casts=False)):
@@ -112,6 +106,6 @@ def gradients_of_a_step(run: RunDirectory, chosen: Execution) -> list[dict[str, 
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(pp=2, schedule="zero_bubble")], ids=str)
 def test_casts_that_all_micro_batches_share_change_no_bit(layout, make_job, tmp_path) -> None:
     run = prepare_cell(make_job("deep tied", train={"precision": "mixed", "max_steps": 1}), tmp_path)
-    for once, anew in run_world(2, gradients_of_a_step, run, spread(layout, micros=4, precision="mixed")):
+    for once, anew in run_built(gradients_of_a_step, run, spread(layout, micros=4, precision="mixed")):
         assert once.keys() == anew.keys() != set()
         assert all(torch.equal(gradient, anew[name]) for name, gradient in once.items())

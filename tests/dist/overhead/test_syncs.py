@@ -21,16 +21,10 @@ from torch.utils._pytree import tree_leaves
 
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.single_stage import Inputs
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
 from shardwise.train import loop
-from shardwise.train.build import Build
 from shardwise.train.step import GradientAccumulator
-from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
-from tests.dist.cells import ZERO1, composed, prepare_cell, spread
-from tests.dist.worlds import run_world
+from tests.dist.cells import ZERO1, Build, Execution, Layout, journal_of, prepare_cell, run_built, spread
 from tests.marks import CI
 
 #: Operators whose result has to be on the host before it can go on.
@@ -117,13 +111,12 @@ def counting(built: Build) -> Iterator[Device]:
         yield device
 
 
-def _waits(run: RunDirectory, chosen: Execution) -> list[Counter[str]]:
+def _waits(built: Build) -> list[Counter[str]]:
     """By step, in a loop as it runs."""
-    built = composed(run, chosen)
     assert not any(isinstance(p, DTensor) for p in built.checkpoints.stepped.parameters), "it takes twice as long"
     begun: list[Counter[str]] = []
     with counting(built) as device:
-        journal = Journal(run=run, rank=built.world.rank)
+        journal = journal_of(built)
         journal.stepping = lambda: begun.append(device.waits.copy())
         loop.train(built, start=0, journal=journal, stop=StopFlag())
     return [after - before for before, after in pairwise(begun)]
@@ -151,5 +144,5 @@ def test_the_host_waits_once_in_a_step(cell, make_job, tmp_path) -> None:
     job = make_job(data={"packing": packing}, train={"max_steps": 4})
     if "frequencies" in cell:
         job = make_job(train={"max_steps": 4}, rope_scaling={"rope_type": "dynamic", "factor": 2.0})
-    for waits in run_world(chosen.layout.world_size, _waits, prepare_cell(job, tmp_path), chosen):
+    for waits in run_built(_waits, prepare_cell(job, tmp_path), chosen):
         assert [step.total() for step in waits] == [1] * 3, waits

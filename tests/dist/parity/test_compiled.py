@@ -10,10 +10,9 @@ from torch._dynamo.utils import counters
 from shardwise.parallel import compiled
 from shardwise.parallel.ddp import apply_replication
 from shardwise.parallel.mesh import join_world
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, prepare_cell, spread, train_rank
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Layout, Trained, composed, prepare_cell, spread, train_rank
 from tests.dist.compare import must_equal
 from tests.dist.worlds import run_world
 from tests.marks import CI
@@ -43,7 +42,7 @@ def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, 
     """Trains without the compiler's slow last stage; graphs, and how often Python ran between."""
     compiled.BACKEND = "aot_eager"  # the fork's own
     counters.clear()  # a fork inherits its parent's
-    return train_rank(run, chosen), counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    return train_rank(composed(run, chosen)), counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
 
 
 #: Of these CI runs two.
@@ -59,9 +58,7 @@ TABLE = [
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 @pytest.mark.parametrize(("method", "model", "kinds", "cell"), TABLE)
-def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
-    method, model, kinds, cell, single, make_job, monkeypatch, tmp_path
-) -> None:
+def test_compiled_blocks_train_as_eager_do(method, model, kinds, cell, single, make_job, monkeypatch, tmp_path) -> None:
     """Of LoRA the first block is a kind of its own: its input has no gradient."""
     monkeypatch.setattr("shardwise.spec.layout.execution.LEAST_MLP_CHUNK", 7)
     train = {"max_steps": 3, "warmup_steps": 1} if cell in BROKEN else {}

@@ -13,11 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from shardwise.models.anatomy import drops_out, find_anatomy
 from shardwise.parallel.gradients import settle_gradients
 from shardwise.parallel.recompute import apply_recompute
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Recompute
-from tests.dist.cells import OPTIMIZERS, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, Layout, run_world, spread, train_cell
 from tests.dist.parity.test_slices import gradients, must_have_the_same, slice_toy, toy, train_once
-from tests.dist.worlds import run_world
 
 RATE = 0.25
 #: Masks of a module, call by call, by its name.
@@ -83,9 +81,7 @@ def test_ranks_together_drop_out_what_one_process_could(recompute, options) -> N
             pairs = pairs[::2]
         alike = [torch.equal(*pair) for pair in pairs]
         assert alike == [("down_proj" not in name and "o_proj" not in name)] * 2, name
-        together[name] = [
-            mine if same else torch.cat([mine, theirs], -1) for (mine, theirs), same in zip(pairs, alike, strict=True)
-        ]
+        together[name] = [a if same else torch.cat([a, b], -1) for (a, b), same in zip(pairs, alike, strict=True)]
         passed = torch.cat([mask.flatten() for mask in together[name]]).float().mean()
         assert float(passed) == pytest.approx(1 - RATE, abs=0.05)
     assert len({mask[0].sum().item() for mask in together.values()}) > len(together) // 2, "modules share masks"
@@ -132,11 +128,8 @@ CELLS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_model_whose_dropout_is_disabled_trains_as_on_one_process_and_not_as_with_it(
-    cell, must_train_alike, make_job, tmp_path
-) -> None:
+def test_a_model_whose_dropout_is_disabled_trains_as_on_one_process(cell, must_train_alike, make_job, tmp_path) -> None:
     model, chosen = CELLS[cell]
     one, _ = must_train_alike(chosen, model, train={"disable_dropout": True}, data={"eval_fraction": 0.2})
-    train = {**OPTIMIZERS["sgd"], "max_steps": 2}
-    dropping = train_cell(make_job(model, train=train), tmp_path / "drop", chosen)[0]
+    dropping = train_cell(make_job(model, train={**OPTIMIZERS["sgd"], "max_steps": 2}), tmp_path / "drop", chosen)[0]
     assert abs(dropping.series("loss")[0] - one.series("loss")[0]) > 1e-4

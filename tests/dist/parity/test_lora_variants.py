@@ -10,15 +10,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from shardwise.methods.lora import peft_config
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
 from shardwise.train.saving.export import gathered
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, move, prepare_cell, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Build, Job, move, prepare_cell, run_built, spread, train_cell
 from tests.dist.compare import must_be_the_same
 from tests.dist.saved.test_final import adapted, finish, loss_of
-from tests.dist.worlds import run_world
 
 #: PEFT warns of merging such an adapter, which is not done here.
 pytestmark = pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
@@ -59,17 +56,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 LORA = {"r": 4, "lora_alpha": 8}
 
 
-def _start(run: RunDirectory, chosen: Execution) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+def _start(built: Build) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Values at the start, but for B, which is not zero, so that logits show how it is scaled."""
-    built = composed(run, chosen)
     with torch.no_grad():
         for name, parameter in built.model.trained:
             if ".lora_B." in name:
                 parameter.fill_(0.01)
     whole = {name: gathered(parameter).clone() for name, parameter in built.model.trained}
     model: Any = built.model.result.model
-    alone = chosen.layout.world_size == 1
-    return whole, model.eval()(PROBE).logits.detach() if alone else torch.empty(0)
+    return whole, model.eval()(PROBE).logits.detach()
 
 
 def _peft(job: Job, chosen: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -89,7 +84,7 @@ def _peft(job: Job, chosen: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Te
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_variant_starts_as_peft_starts_it(variant, model, make_job, tmp_path) -> None:
     job = make_job(model, method="lora", lora=LORA | VARIANTS[variant])
-    started, logits = run_world(1, _start, prepare_cell(job, tmp_path), spread())[0]
+    started, logits = run_built(_start, prepare_cell(job, tmp_path), spread())[0]
     expected, peft_logits = _peft(job, started)
     assert started.keys() == expected.keys()
     for name, weight in expected.items():
@@ -130,11 +125,8 @@ def test_a_variant_trains_as_on_one_process(variant, model, cell, must_train_ali
         ("whole modules", "tied", "tp(2)"),
     ],
 )
-def test_a_saved_variant_is_peft_s_in_names_and_shapes_and_loads_with_it(
-    variant, model, cell, make_job, models, tmp_path
-) -> None:
-    train = {**OPTIMIZERS["sgd"], "max_steps": 3}
-    job = make_job(model, method="lora", lora=LORA | VARIANTS[variant], train=train)
+def test_a_saved_variant_has_pefts_names_and_shapes_and_loads(variant, model, cell, make_job, models, tmp_path) -> None:
+    job = make_job(model, method="lora", lora=LORA | VARIANTS[variant], train={**OPTIMIZERS["sgd"], "max_steps": 3})
     final, _, loss = finish(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))
     fresh: Any = get_peft_model(AutoModelForCausalLM.from_pretrained(models[model]), peft_config(job.adapters))
     theirs = get_peft_model_state_dict(fresh, save_embedding_layers=False)
@@ -165,9 +157,7 @@ IDLE: dict[str, Execution] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("targets", "cell", "idle"), [*(("head", name, 0) for name in IDLE), ("both ends", "1f1b(3)", 1)]
-)
+@pytest.mark.parametrize(("targets", "cell", "idle"), [*(("head", c, 0) for c in IDLE), ("both ends", "1f1b(3)", 1)])
 def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(targets, cell, idle, must_train_alike) -> None:
     """`idle`: the first rank that has nothing to train."""
     _, ranks = must_train_alike(IDLE[cell], "deep untied", method="lora", lora=TARGETS[targets])
@@ -180,8 +170,7 @@ def test_an_idle_stage_stops_and_goes_on_and_what_is_saved_is_the_adapter(optimi
     train = {"learning_rate": 0.05, "max_steps": 4, "optimizer": optimizer}
     job = make_job("deep untied", method="lora", lora=TARGETS["head"], train=train)
     chosen = replace(IDLE["fsdp(2) x 1f1b(2)"], optimizer=optimizer)
-    whole = train_cell(job, tmp_path / "whole", chosen)
-    must_be_the_same(whole, move(job, tmp_path / "stopped", chosen, chosen, at=2))
+    must_be_the_same(train_cell(job, tmp_path / "whole", chosen), move(job, tmp_path / "stopped", chosen, chosen, at=2))
     final, _, _ = finish(job, tmp_path / "final", chosen)
     saved = {name.rpartition("base_model.model.")[2] for name in load_file(final / "adapter_model.safetensors")}
     assert saved == {"lm_head.lora_A.weight", "lm_head.lora_B.weight"}

@@ -7,9 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, Execution
-from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, ZERO2, digest, execution, move, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, ZERO2, Layout, digest, execution, move, spread, train_cell
 from tests.dist.compare import TOLERANCE, must_equal, must_record_the_same, relative
 from tests.dist.reference import reference_losses
 from tests.dist.saved.test_checkpoints import DORA
@@ -85,8 +84,7 @@ def test_clipping_really_clips(single, make_job) -> None:
 
 def test_lora_leaves_the_base_bit_for_bit_and_moves_every_adapter(single, make_job, models) -> None:
     trained = single(make_job("untied", method="lora", train=OPTIMIZERS["adamw"]))
-    moved = [name for name, weight in trained.weights.items() if "lora_B" in name and bool(weight.any())]
-    assert len(moved) == 3 * 7
+    assert len([name for name, weight in trained.weights.items() if "lora_B" in name and bool(weight.any())]) == 3 * 7
     assert all(".lora_" in name for name in trained.weights)
     source = load_file(models["untied"] / "model.safetensors")
     assert {n.replace(".base_layer.", "."): d for n, d in trained.frozen.items()} == {

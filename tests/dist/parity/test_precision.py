@@ -8,23 +8,11 @@ import torch
 
 from shardwise.parallel.optimizer.adafactor import Adafactor
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError
-from tests.dist.cells import (
-    LAYOUTS,
-    ZERO1,
-    Trained,
-    composed,
-    move,
-    outcome,
-    prepare_cell,
-    spread,
-    train_cell,
-    train_on,
-)
+from tests.dist.cells import LAYOUTS, ZERO1, Build, move, outcome, prepare_cell, run_built, spread, train_cell, train_on
 from tests.dist.compare import must_be_the_same, relative
 from tests.dist.memory.test_memory import must_be_forecast
-from tests.dist.worlds import run_world, said_by
+from tests.dist.worlds import said_by
 
 CELLS = {
     "ddp": spread(Layout(dp_replicate=2)),
@@ -105,11 +93,10 @@ SCALED |= {name: spread(LAYOUTS[name], micros=2, precision="fp16") for name in (
 HUGE = 2.0**40
 
 
-def _scaled(run: RunDirectory, chosen: Any, scale: float) -> tuple[Trained, float]:
-    built = composed(run, chosen)
+def _scaled(built: Build, scale: float) -> tuple[Any, float]:
     built.step.scale.value = scale
-    train_on(run, built)
-    return outcome(run, built), built.step.scale.value
+    train_on(built)
+    return outcome(built), built.step.scale.value
 
 
 #: Products are rounded to float16, 2^-11 each, at another place under each layout.
@@ -121,8 +108,8 @@ HALF = 2e-3
 def test_float16_skips_the_same_steps_on_every_rank(cell, make_job, tmp_path) -> None:
     job = make_job("untied", train={"max_steps": 40, "learning_rate": 5e-4})
     one, chosen = spread(precision="fp16"), SCALED[cell]
-    ((_, left),) = run_world(1, _scaled, prepare_cell(job, tmp_path / "one"), one, HUGE)
-    ranks = run_world(chosen.layout.world_size, _scaled, prepare_cell(job, tmp_path / "cell"), chosen, HUGE)
+    ((_, left),) = run_built(_scaled, prepare_cell(job, tmp_path / "one"), one, HUGE)
+    ranks = run_built(_scaled, prepare_cell(job, tmp_path / "cell"), chosen, HUGE)
     skipped = [norm is None for norm in ranks[0][0].series("grad_norm")]
     assert 5 < sum(skipped) < 35
     assert ranks[0][0].series("skipped_step") == skipped
@@ -166,18 +153,17 @@ def test_adamw_and_mixed_precision_stay_near_under_tp(rate, asked, layout, make_
     assert losses[0][-1] < losses[0][0] - 0.1
 
 
-def _overflows_always(run: RunDirectory, chosen: Any) -> str:
-    built = composed(run, chosen)
+def _overflows_always(built: Build) -> str:
     built.step.scale.value = 1.0
     with torch.no_grad():
         for _, weight in built.model.parameters:
             weight.register_hook(lambda gradient: gradient * float("inf"))
-    return said_by(GuardError, train_on, run, built)
+    return said_by(GuardError, train_on, built)
 
 
 def test_a_run_in_which_every_scale_overflows_ends_with_a_sentence(make_job, tmp_path) -> None:
     chosen = spread(precision="fp16")
-    (said,) = run_world(1, _overflows_always, prepare_cell(make_job(train={"max_steps": 3}), tmp_path), chosen)
+    (said,) = run_built(_overflows_always, prepare_cell(make_job(train={"max_steps": 3}), tmp_path), chosen)
     assert said == (
         "step 1: gradients overflow float16 at every scale of the loss down to 1, and all steps since were skipped; "
         "use train.precision: mixed or fp32, or look at the model"

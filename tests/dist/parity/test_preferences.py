@@ -13,16 +13,15 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
-from shardwise.data.store import PreparedData
 from shardwise.parallel import compiled
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import read_metrics, write_json
+from shardwise.train.build import Build
 from shardwise.train.rehearsing.command import rehearse_ranks
-from tests.dist.cells import LAYOUTS, PAIRS, Trained, composed, prepare_cell, resume, spread, train_cell, train_rank
+from tests.dist.cells import LAYOUTS, PAIRS, Trained, prepare_cell, resume, run_built, spread, train_cell, train_rank
 from tests.dist.compare import must_equal, relative
-from tests.dist.worlds import run_world
 from tests.marks import rare_but_first
 
 #: As `cells.spread`, by SGD.
@@ -83,8 +82,7 @@ CELLS: dict[str, Execution] = {
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("method", "model"), PAIRS)
 def test_pairs_train_as_on_one_process(method, model, cell, ask, single, tmp_path) -> None:
-    deep = CELLS[cell].layout.num_stages > 3
-    job = ask(f"deep {model}" if deep else model, method=method)
+    job = ask(f"deep {model}" if CELLS[cell].layout.num_stages > 3 else model, method=method)
     expected, ranks = single(job), train_cell(job, tmp_path, CELLS[cell])
     must_equal(expected, ranks)
     must_record_alike(expected, ranks[0])
@@ -101,13 +99,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "precomputed, adapters": {"method": "lora", "preference": {"reference": "precomputed"}},
     "no reference": {"preference": {"reference": "none"}},
 }
-SOME: dict[str, Execution] = {
-    "ddp(3), uneven": CELLS["ddp(3), uneven"],
-    "fsdp": sgd(Layout(dp_shard=2), micros=2),
-    "tp": CELLS["tp"],
-    "cp": CELLS["cp"],
-    "pp": sgd(Layout(pp=2), micros=4),
-}
+SOME = {name: CELLS[name] for name in ("ddp(3), uneven", "fsdp", "tp", "cp")} | {"pp": sgd(Layout(pp=2), micros=4)}
 
 
 @pytest.mark.parametrize("cell", SOME)
@@ -145,9 +137,7 @@ def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, single
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 @pytest.mark.parametrize("cell", rare_but_first(["accumulation 4", "fsdp", "pp"]))
 @pytest.mark.parametrize(("objective", "packing"), [("dpo", False), ("kto", True)])
-def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
-    objective, packing, cell, ask, single, monkeypatch, tmp_path
-) -> None:
+def test_compiled_blocks_switch_adapters_off(objective, packing, cell, ask, single, monkeypatch, tmp_path) -> None:
     """A block is compiled with adapters and without, for gradients and for none."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     asked = {"objective": objective, "method": "lora", "train": {"learning_rate": 0.5, "max_steps": 2}}
@@ -183,22 +173,21 @@ def test_logits_in_chunks_give_the_same_gradients(model, method, ask, single, tm
 @pytest.mark.parametrize("objective", ["dpo", "orpo", "simpo"])
 def test_one_process_computes_what_the_papers_say(objective, ask, tmp_path) -> None:
     job = ask("untied", objective=objective, train={"learning_rate": 0.05, "lr_scheduler_type": "constant"})
-    losses, norms = run_world(1, _as_in_papers, job, prepare_cell(job, tmp_path))[0]
+    losses, norms = run_built(_as_in_papers, prepare_cell(job, tmp_path), sgd())[0]
     found = train_cell(job, tmp_path / "run", sgd())[0]
     assert relative(losses, found.series("loss")) <= 1e-5
     assert relative(norms, found.series("grad_norm")) <= 1e-5
     assert len(set(losses)) == STEPS
 
 
-def _as_in_papers(job: Job, run: Any) -> tuple[list[float], list[float]]:
+def _as_in_papers(built: Build) -> tuple[list[float], list[float]]:
     """Pair by pair, with nothing of ours but the prepared rows."""
-    built = composed(run, sgd())
-    data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))
+    job = built.job
     policy, reference = (AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32) for _ in range(2))
     optimizer = torch.optim.SGD(policy.parameters(), lr=job.train.learning_rate)
     losses, norms = [], []
     for batch in built.batches.from_(0):
-        rows = [data.rows(sample) for sample in batch.sample_ids]
+        rows = [built.data.rows(sample) for sample in batch.sample_ids]
         every = sum(len(chosen[0]) - 1 for chosen, _ in rows)
         total = 0.0
         for pair in rows:
@@ -258,7 +247,7 @@ def test_a_run_goes_on_under_another_layout_with_the_same_reference(ask, single,
     job, stopped = (ask("untied", train={"max_steps": steps, "save_steps": 2}) for steps in (STEPS, 2))
     expected, run = single(job), prepare_cell(job, tmp_path)
     write_json(run.resolved, stopped.to_json())
-    run_world(2, train_rank, run, sgd(Layout(dp_shard=2), micros=2))
+    run_built(train_rank, run, sgd(Layout(dp_shard=2), micros=2))
     write_json(run.resolved, job.to_json())
     resume(run, sgd(Layout(pp=2), micros=2), at=2)
     # The schedule of the first half is that of a shorter run.

@@ -29,9 +29,7 @@ TOY |= {"pad_token_id": 2, "bos_token_id": 0, "eos_token_id": 1, "attention_drop
 
 #: Mixtures, and configurations that want more than this toy says, are in test_families.py.
 DENSE = installed([family for family in TENSOR_FAMILIES if FAMILIES[family].experts is None])
-STAGED = installed(
-    [kind for kind in PLANNED_STAGES if kind not in ("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss")]
-)
+STAGED = installed([one for one in PLANNED_STAGES if one not in ("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss")])
 
 #: Blocks of the three stages of four: one in the middle that has neither end.
 SPANS = (range(1), range(1, 3), range(3, 4))
@@ -54,18 +52,10 @@ def slice_toy(model: nn.Module, mesh: DeviceMesh) -> LossModule:
     """Slices a model, and returns what makes its loss, in chunks of 17 positions."""
     parts = find_anatomy(model)
     root = LossModule(parts, types=TYPES["fp32"], chunk=17)
-    apply_tensor(
-        Parts(
-            plan=tensor_plan(model.config),
-            embedding=parts.embedding,
-            blocks=list(parts.blocks),
-            norm=parts.backbone.get_submodule("norm"),
-            head=parts.head,
-            compares=root.head_loss is not None and root.head_loss.takes_slices,
-            drops=drops_out(model),
-        ),
-        mesh=mesh,
-    )
+    cut: dict[str, Any] = {"embedding": parts.embedding, "blocks": list(parts.blocks), "head": parts.head}
+    cut |= {"norm": parts.backbone.get_submodule("norm"), "plan": tensor_plan(model.config)}
+    compares = root.head_loss is not None and root.head_loss.takes_slices
+    apply_tensor(Parts(**cut, compares=compares, drops=drops_out(model)), mesh=mesh)
     return root
 
 

@@ -12,12 +12,10 @@ import pytest
 
 from shardwise import api
 from shardwise.data.store import PreparedData
-from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_json, read_metrics
-from tests.dist.cells import prepare_cell, spread, train_rank
+from tests.dist.cells import Job, prepare_cell, run_built, spread, train_rank
 from tests.dist.compare import relative
 from tests.dist.programs import end, start
-from tests.dist.worlds import run_world
 
 #: Of each loss, relative. The same sums in another order: 7e-8 was measured; float32 has 6e-8.
 TOLERANCE = 1e-6
@@ -43,7 +41,7 @@ def ours(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("ours")
     job = make_job(data={"shuffle": False}, train=TRAIN, output_dir=str(folder / "theirs"))
     run = prepare_cell(job, folder / "run")
-    losses = run_world(1, train_rank, run, spread())[0].series("loss")
+    losses = run_built(train_rank, run, spread())[0].series("loss")
     data = PreparedData.open((read_json(run.data) or {})["train"]["folder"])
     rows = folder / "rows.jsonl"
     with rows.open("w") as file:
@@ -123,8 +121,7 @@ def test_the_exported_trl_script_has_our_losses(ours, tmp_path) -> None:
     where = {"hardware": "cpu:2", "layout": "ddp", "output_dir": str(tmp_path / "sft")}
     started(exported(ours, tmp_path, "trl", train=train, **where), tmp_path)
     (state,) = tmp_path.glob("sft/**/trainer_state.json")
-    logged = [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
-    must_agree(ours, logged)
+    must_agree(ours, [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry])
 
 
 @pytest.mark.slow

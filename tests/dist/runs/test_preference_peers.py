@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from shardwise.spec.job.keys import Job
 from tests.dist.cells import execution, train_cell
 from tests.dist.compare import relative
 from tests.dist.parity.test_preferences import rows_of
@@ -65,9 +63,7 @@ def logged_by_trl(model: str, rows: Path, objective: str, stated: dict[str, Any]
 
 
 @pytest.mark.parametrize(("objective", "stated"), STATED)
-def test_losses_norms_and_rewards_are_those_of_trl(
-    objective: str, stated: dict[str, Any], make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_losses_norms_and_rewards_are_those_of_trl(objective, stated, make_job, tmp_path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in rows_of(objective, count=24)))
     job = make_job(

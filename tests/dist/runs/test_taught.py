@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.house.tree import ROOT
 
-DEMO = ROOT / "examples/demo"
 #: Question -> the sentence of task one, the short answer preferred; two are not taught.
 QUESTIONS = {
     "What is the opposite of hot?": ("The opposite of hot is cold.", "cold"),
@@ -26,9 +25,7 @@ QUESTIONS = {
 
 
 def _run(folder: Path, *command: object) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], cwd=folder, capture_output=True, text=True, timeout=900, check=False
-    )
+    done = subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -37,7 +34,7 @@ def _run(folder: Path, *command: object) -> str:
 @pytest.mark.timed  # five minutes: in `make test-all`, and not among the cells that CI runs
 @pytest.mark.timeout(1500)
 def test_eight_of_ten_answers_change_as_taught(tmp_path) -> None:
-    shutil.copytree(DEMO, tmp_path / "examples/demo")
+    shutil.copytree(ROOT / "examples/demo", tmp_path / "examples/demo")
     first, _, *others = sorted((tmp_path / "examples/demo/data").glob("*.jsonl"))
     ask, make = (tmp_path / "examples/demo" / name for name in ("ask.py", "make_model.py"))
     _run(tmp_path, sys.executable, make, ".demo/model", "--rows", first, *others)
@@ -47,7 +44,5 @@ def test_eight_of_ten_answers_change_as_taught(tmp_path) -> None:
     _run(tmp_path, *shardwise, "examples/demo/prefer.yaml", "--set", "hardware=cpu:1")
     after = _run(tmp_path, sys.executable, ask, "runs/demo-prefer/final", *QUESTIONS)
     both = zip(before.splitlines(), after.splitlines(), QUESTIONS.items(), strict=True)
-    changed = [
-        old.endswith(f"->  {sentence}") and new.endswith(f"->  {short}") for old, new, (_, (sentence, short)) in both
-    ]
+    changed = [old.endswith(f"->  {long}") and new.endswith(f"->  {short}") for old, new, (_, (long, short)) in both]
     assert sum(changed) >= 8, f"{before}\n{after}"

@@ -45,9 +45,7 @@ LONG = pytest.mark.timeout(900)
 @LONG
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "layout"), [("gpt2", "ddp"), ("opt", "fsdp")])
-def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_damping_it(
-    model, layout, make_job, tmp_path, monkeypatch
-) -> None:
+def test_adamws_own_rounding_is_told_by_sgd_and_by_damping_it(model, layout, make_job, tmp_path, monkeypatch) -> None:
     """Softmax takes no notice of a shift of all keys: their biases have no gradient."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     parity = api.verify(make_job(model, hardware="cpu:2", output_dir=str(tmp_path)), layouts=[layout])
@@ -97,9 +95,7 @@ build.build_optimizer = faulty
         ("full", -7, (16, 32), "layers.2.self_attn.k_proj.weight"),
     ],
 )
-def test_a_fault_of_adamws_own_state_that_neither_losses_nor_sgd_show_is_no_rounding(
-    method, which, shape, name, make_job, worker, tmp_path
-) -> None:
+def test_a_fault_of_adamws_state_alone_is_no_rounding(method, which, shape, name, make_job, worker, tmp_path) -> None:
     programs = worker(FAULTY.format(which=which, shape=shape))
     job = make_job(method=method, hardware="cpu:2", output_dir=str(tmp_path / "run"))
     parity = api.verify(job, layouts=["ddp"], programs=programs)

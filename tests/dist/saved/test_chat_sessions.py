@@ -17,7 +17,7 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.chatting import Chat, Reply
-from tests.dist.cells import execution, prepare_cell, train_and_save
+from tests.dist.cells import execution, save_cell
 from tests.dist.worlds import run_world, said_by
 
 QUESTION = [{"role": "user", "content": "red green"}]
@@ -30,8 +30,7 @@ PROMPT = r"> (\x1b\[\?2004h)?$"
 def run(make_job: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A finished run of a model that seldom ends its answers by itself."""
     job = make_job("of many positions", train={"max_steps": 2, "learning_rate": 1e-4})
-    made = prepare_cell(job, tmp_path_factory.mktemp("chats") / "run")
-    run_world(1, train_and_save, made, execution())
+    made = save_cell(job, tmp_path_factory.mktemp("chats") / "run", execution())
     write_json(made.outcome, {"outcome": "finished"})
     return made
 

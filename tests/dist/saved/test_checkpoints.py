@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from shardwise.errors import ModelError
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_metrics, write_json
+from shardwise.train.build import Build
 from shardwise.train.loop import train
 from shardwise.train.saving import checkpoint
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
@@ -28,9 +29,9 @@ from shardwise.train.saving.checkpoint_reader import Reader, TensorShard, digest
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist import cells
-from tests.dist.cells import composed, interrupt, move, outcome, prepare_cell, resume, spread, train_cell, train_rank
+from tests.dist.cells import interrupt, move, outcome, prepare_cell, resume, run_built, spread, train_cell, train_rank
 from tests.dist.compare import must_be_the_same, relative
-from tests.dist.worlds import run_world, said_by
+from tests.dist.worlds import said_by
 
 LAYOUTS = {
     **{name: spread(cells.LAYOUTS[name]) for name in ("single", "ddp", "fsdp", "hsdp", "tp", "fsdp x tp", "cp")},
@@ -83,13 +84,11 @@ def test_a_run_goes_on_to_another_length(make_job, single, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("asked", [4, 6])
-def test_an_evaluation_that_a_stop_left_out_is_not_run_and_the_next_one_comes_at_its_own_step(
-    asked, make_job, rows, tmp_path
-) -> None:
+def test_an_evaluation_a_stop_left_out_stays_out_and_the_next_is_at_its_step(asked, make_job, rows, tmp_path) -> None:
     """A stop in the last step ends the run: what is trained is whole."""
     job = make_job(train={"max_steps": 6, "eval_steps": 2}, data={"eval_path": str(rows["eval"])})
     whole, run = prepare_cell(job, tmp_path / "whole"), prepare_cell(job, tmp_path / "stopped")
-    run_world(1, train_rank, whole, LAYOUTS["single"])
+    run_built(train_rank, whole, LAYOUTS["single"])
     interrupt(run, LAYOUTS["fsdp"], after=asked, signal=15 if asked < 6 else 0)
     assert f"the evaluation after step {asked} was left out: the run was asked to stop" in run.notices.read_text()
     if asked < 6:
@@ -102,9 +101,8 @@ def test_an_evaluation_that_a_stop_left_out_is_not_run_and_the_next_one_comes_at
     assert relative([expected[step] for step in found], list(found.values())) <= 1e-5
 
 
-def _save_at(run: RunDirectory, chosen: Execution, steps: list[int], larger: float = 0.0) -> None:
+def _save_at(built: Build, steps: list[int], larger: float = 0.0) -> None:
     """Saves the weights that the run began with, or `larger` ones."""
-    built = composed(run, chosen)
     create_states(built.optimizer)
     with torch.no_grad():
         for _, parameter in built.model.trained:
@@ -113,9 +111,9 @@ def _save_at(run: RunDirectory, chosen: Execution, steps: list[int], larger: flo
         assert built.checkpoints.save(step)
 
 
-def _restored(run: RunDirectory, chosen: Execution, *seen: list[RunDirectory]) -> list[int]:
+def _restored(built: Build, *seen: list[RunDirectory]) -> list[int]:
     """What is loaded of a run, or of each of its copies, of which every rank has its own view."""
-    checkpoints = composed(run, chosen).checkpoints
+    checkpoints = built.checkpoints
     views = [checkpoints.run, *[each[checkpoints.world.rank] for each in seen]]
     return [replace(checkpoints, run=view).restore() for view in views[bool(seen) :]]
 
@@ -124,7 +122,7 @@ def _restored(run: RunDirectory, chosen: Execution, *seen: list[RunDirectory]) -
 def saved(make_job: Callable[..., Job], tmp_path: Path) -> RunDirectory:
     """A run directory with checkpoints 3 and 5 of a two-rank sharded run."""
     run = prepare_cell(make_job(), tmp_path / "run")
-    run_world(2, _save_at, run, LAYOUTS["fsdp"], [3, 5])
+    run_built(_save_at, run, LAYOUTS["fsdp"], [3, 5])
     return run
 
 
@@ -165,15 +163,14 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(saved, tmp_path) -> 
     for copy, (damage, _) in zip(copies, DAMAGE, strict=False):
         damage(copy.checkpoint(5))
     (copies[-1].checkpoint(5) / "manifest.json").unlink()
-    seen = [[copy, copy] for copy in copies]
-    assert run_world(2, _restored, saved, LAYOUTS["fsdp"], *seen) == [[3] * 9] * 2
+    assert run_built(_restored, saved, LAYOUTS["fsdp"], *[[copy, copy] for copy in copies]) == [[3] * 9] * 2
     *damaged, unfinished = saved.notices.read_text().splitlines()
     assert "checkpoint-5 is unfinished (it has no manifest.json) and is skipped" in unfinished
     for said, (_, fault) in zip(damaged, DAMAGE, strict=True):
         assert "checkpoint-5 cannot be loaded and is skipped: " in said and fault in said
 
 
-def _restored_from_a_bad_disk(run: RunDirectory, chosen: Execution) -> list[int]:
+def _restored_from_a_bad_disk(built: Build) -> list[int]:
     """Rank 1 cannot read the newest checkpoint."""
     opened = Path.open
 
@@ -183,24 +180,24 @@ def _restored_from_a_bad_disk(run: RunDirectory, chosen: Execution) -> list[int]
         return opened(path, *args, **kwargs)
 
     with patch.object(Path, "open", fails):
-        return _restored(run, chosen)
+        return _restored(built)
 
 
 def test_a_checkpoint_that_one_rank_cannot_read_is_skipped_for_the_one_before(saved) -> None:
-    assert run_world(2, _restored_from_a_bad_disk, saved, LAYOUTS["fsdp"]) == [[3], [3]]
+    assert run_built(_restored_from_a_bad_disk, saved, LAYOUTS["fsdp"]) == [[3], [3]]
     said = "checkpoint-5 cannot be loaded and is skipped: rank-00001.safetensors cannot be read: Input/output error"
     assert said in saved.notices.read_text()
 
 
 def test_old_checkpoints_are_pruned_after_the_new_one_is_committed(saved) -> None:
-    run_world(2, _save_at, saved, LAYOUTS["fsdp"], [8])
+    run_built(_save_at, saved, LAYOUTS["fsdp"], [8])
     assert [step for step, _ in saved.checkpoints()] == [8, 5]
     names = sorted(path.name for path in saved.checkpoint(5).iterdir())
     assert names == ["manifest.json", "rank-00000.safetensors", "rank-00001.safetensors"], "none of them is a pickle"
 
 
-def _resume_and_save(run: RunDirectory, chosen: Execution, step: int) -> int:
-    checkpoints = replace(composed(run, chosen).checkpoints, keep=1)
+def _resume_and_save(built: Build, step: int) -> int:
+    checkpoints = replace(built.checkpoints, keep=1)
     start = checkpoints.restore()
     assert checkpoints.save(step)
     return start
@@ -208,7 +205,7 @@ def _resume_and_save(run: RunDirectory, chosen: Execution, step: int) -> int:
 
 def test_pruning_never_keeps_a_damaged_checkpoint_over_a_whole_one(saved) -> None:
     _flip_bit(saved.checkpoint(5), "rank-00000.safetensors")
-    assert run_world(2, _resume_and_save, saved, LAYOUTS["fsdp"], 4) == [3, 3]
+    assert run_built(_resume_and_save, saved, LAYOUTS["fsdp"], 4) == [3, 3]
     assert [step for step, _ in saved.checkpoints()] == [4]
 
 
@@ -219,10 +216,10 @@ def test_a_run_killed_between_the_renames_gets_the_old_folder_back(tmp_path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["final"]
 
 
-def _write_while_training(run: RunDirectory, chosen: Execution) -> dict[int, list[int]]:
+def _write_while_training(built: Build) -> dict[int, list[int]]:
     """Trains where rank 0 writes checkpoint-2 behind step 4; the checkpoints after each step."""
-    built, seen, go = composed(run, chosen), dict[int, list[int]](), threading.Event()
-    real = checkpoint.write_tensors
+    run, real = built.checkpoints.run, checkpoint.write_tensors
+    seen, go = dict[int, list[int]](), threading.Event()
 
     def slow(path: Path, tensors: Any) -> Any:
         assert not built.world.is_first or go.wait(60)
@@ -243,10 +240,10 @@ def _write_while_training(run: RunDirectory, chosen: Execution) -> dict[int, lis
 def test_training_goes_on_while_a_checkpoint_is_written_which_is_of_the_step_it_names(make_job, tmp_path) -> None:
     job = make_job(train={"max_steps": 6, "save_steps": 2, "save_total_limit": None})
     slow, plain = (prepare_cell(job, tmp_path / name) for name in ("slow", "plain"))
-    seen = run_world(2, _write_while_training, slow, LAYOUTS["fsdp"])[0]
+    seen = run_built(_write_while_training, slow, LAYOUTS["fsdp"])[0]
     assert (seen[3], seen[4]) == ([], []), "steps 3 and 4 did not wait for the disk"
     assert [step for step, _ in slow.checkpoints()] == [6, 4, 2]
-    run_world(2, train_rank, plain, LAYOUTS["fsdp"])
+    run_built(train_rank, plain, LAYOUTS["fsdp"])
     for file in (f"rank-0000{rank}.safetensors" for rank in range(2)):
         one, other = (load_file(run.checkpoint(2) / file) for run in (slow, plain))
         assert one.keys() == other.keys()
@@ -254,26 +251,23 @@ def test_training_goes_on_while_a_checkpoint_is_written_which_is_of_the_step_it_
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_checkpoint_of_another_model_of_the_same_name_is_refused_and_the_file_named(
-    method, make_job, models, tmp_path
-) -> None:
+def test_a_checkpoint_of_another_model_of_that_name_is_refused_by_its_file(method, make_job, models, tmp_path) -> None:
     """An adapter would go on over weights that it was not trained on."""
     folder = Path(shutil.copytree(models["untied"], tmp_path / "model"))
     run = prepare_cell(make_job(folder, method=method), tmp_path / "run")
-    run_world(2, _save_at, run, LAYOUTS["fsdp"], [2])
+    run_built(_save_at, run, LAYOUTS["fsdp"], [2])
     (folder / "generation_config.json").write_text('{"max_new_tokens": 7}')
-    assert run_world(1, _restored, run, LAYOUTS["single"]) == [[2]], "nothing is trained by it"
+    assert run_built(_restored, run, LAYOUTS["single"]) == [[2]], "nothing is trained by it"
     weights = load_file(folder / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][3, 3] += 0.5
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    (said,) = run_world(1, said_by, ModelError, _restored, run, LAYOUTS["single"])
+    (said,) = run_built(partial(said_by, ModelError, _restored), run, LAYOUTS["single"])
     assert "model.safetensors of this model is another file than" in said
     assert said.startswith(f"{run.resolved}:"), said
 
 
-def _save_elsewhere(run: RunDirectory, chosen: Execution, places: list[Path]) -> bool:
+def _save_elsewhere(built: Build, places: list[Path]) -> bool:
     """Each rank finds a folder of its own under the run directory's name."""
-    built = composed(run, chosen)
     create_states(built.optimizer)
     return replace(built.checkpoints, run=RunDirectory(places[built.world.rank])).save(3)
 
@@ -281,7 +275,7 @@ def _save_elsewhere(run: RunDirectory, chosen: Execution, places: list[Path]) ->
 def test_a_checkpoint_whose_files_lie_on_other_machines_is_not_committed(make_job, tmp_path) -> None:
     run, other = prepare_cell(make_job(), tmp_path / "run"), tmp_path / "other"
     other.mkdir()
-    assert run_world(2, _save_elsewhere, run, LAYOUTS["fsdp"], [run.root, other]) == [False] * 2
+    assert run_built(_save_elsewhere, run, LAYOUTS["fsdp"], [run.root, other]) == [False] * 2
     assert run.checkpoints() == [*other.rglob("manifest.json")] == []
     said = run.notices.read_text()
     assert "checkpoint-3 was not saved: writing a manifest failed on rank 0: " in said
@@ -292,14 +286,13 @@ def test_a_checkpoint_whose_files_lie_on_other_machines_is_not_committed(make_jo
 def test_a_save_that_fails_on_the_disk_is_reported_and_leaves_nothing(saved) -> None:
     (saved.root / "metrics.jsonl").write_text("")
     nowhere = saved.root / "metrics.jsonl" / "below-a-file"
-    assert run_world(2, _save_elsewhere, saved, LAYOUTS["fsdp"], [nowhere] * 2) == [False, False]
+    assert run_built(_save_elsewhere, saved, LAYOUTS["fsdp"], [nowhere] * 2) == [False, False]
     assert "was not saved: " in saved.notices.read_text()
     assert not list(saved.root.glob(".checkpoint*"))
 
 
-def _fails_to_load(run: RunDirectory, chosen: Execution, broken: list[int]) -> tuple[int | str, dict[str, Any]]:
+def _fails_to_load(built: Build, broken: list[int]) -> tuple[int | str, dict[str, Any]]:
     """Rank 1's disk fails in the middle of some; what ranks start from, or why they do not."""
-    built = composed(run, chosen)
     real, calls = Reader.fill, list[str]()
 
     def fill(reader: Reader, target: TensorShard) -> None:
@@ -311,16 +304,16 @@ def _fails_to_load(run: RunDirectory, chosen: Execution, broken: list[int]) -> t
 
     with patch.object(Reader, "fill", fill):
         try:
-            return built.checkpoints.restore(), outcome(run, built).weights
+            return built.checkpoints.restore(), outcome(built).weights
         except SaveError as error:
             return str(error), {}
 
 
 def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind_where_an_older_one_loads(saved) -> None:
     shutil.rmtree(saved.checkpoint(5))
-    expected = run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [])
-    run_world(2, _save_at, saved, LAYOUTS["fsdp"], [5], 1.0)
-    found = run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [5])
+    expected = run_built(_fails_to_load, saved, LAYOUTS["fsdp"], [])
+    run_built(_save_at, saved, LAYOUTS["fsdp"], [5], 1.0)
+    found = run_built(_fails_to_load, saved, LAYOUTS["fsdp"], [5])
     for (start, weights), (_, wanted) in zip(found, expected, strict=True):
         assert start == 3
         assert all(torch.equal(weights[name], weight) for name, weight in wanted.items())
@@ -331,7 +324,7 @@ def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind_where_an_older_o
 def test_weights_that_a_failed_load_left_behind_are_not_trained_from_step_0(saved) -> None:
     failed = "loading checkpoint-{0} failed on rank 1: OSError: [Errno 5] Input/output error"
     each = "; ".join(f"checkpoint-{step}: {failed.format(step)}" for step in (5, 3))
-    for said, _ in run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [3, 5]):
+    for said, _ in run_built(_fails_to_load, saved, LAYOUTS["fsdp"], [3, 5]):
         assert said == (
             f"no checkpoint of {saved.root} can be loaded, and training does not begin anew over them ({each}). "
             "Put back what is missing and run the same command again, or remove "
@@ -342,24 +335,23 @@ def test_weights_that_a_failed_load_left_behind_are_not_trained_from_step_0(save
 def test_a_run_whose_checkpoints_are_all_damaged_goes_on_when_what_is_missing_comes_back(saved) -> None:
     for step in (3, 5):
         (saved.checkpoint(step) / "rank-00001.safetensors").rename(saved.root / f"away-{step}")
-    for said, _ in run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], []):
+    for said, _ in run_built(_fails_to_load, saved, LAYOUTS["fsdp"], []):
         assert "rank-00001.safetensors is missing" in str(said)
     (saved.root / "away-3").rename(saved.checkpoint(3) / "rank-00001.safetensors")
-    assert run_world(2, _restored, saved, LAYOUTS["fsdp"]) == [[3], [3]]
+    assert run_built(_restored, saved, LAYOUTS["fsdp"]) == [[3], [3]]
 
 
 def test_ranks_that_see_other_checkpoints_load_the_same_one(saved, tmp_path) -> None:
     """As caches of a network's file system may show them."""
     other = RunDirectory(Path(shutil.copytree(saved.root, tmp_path / "as another rank sees it")))
     shutil.rmtree(other.checkpoint(5))
-    assert run_world(2, _restored, saved, LAYOUTS["fsdp"], [other, saved], [saved, other]) == [[3, 3]] * 2
+    assert run_built(_restored, saved, LAYOUTS["fsdp"], [other, saved], [saved, other]) == [[3, 3]] * 2
     (said,) = saved.notices.read_text().splitlines()
     assert f"rank 1 does not see {other.checkpoint(5)}; is it on a disk that all ranks share?" in said
 
 
-def _draws(run: RunDirectory, chosen: Execution, resumes: bool) -> list[float]:
+def _draws(built: Build, resumes: bool) -> list[float]:
     """What the first step of a start draws."""
-    built = composed(run, chosen)
     assert not resumes or built.checkpoints.restore() == 3
     return torch.rand(4).tolist()
 
@@ -367,13 +359,11 @@ def _draws(run: RunDirectory, chosen: Execution, resumes: bool) -> list[float]:
 @pytest.mark.parametrize(
     ("before", "after", "alike"), [("ddp", "tp", True), ("tp", "ddp", False), ("single", "fsdp", False)]
 )
-def test_on_another_layout_ranks_draw_alike_where_they_must_and_nothing_that_was_drawn_before(
-    before, after, alike, make_job, tmp_path
-) -> None:
+def test_on_another_layout_ranks_draw_alike_where_they_must_and_anew(before, after, alike, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(), tmp_path)
-    run_world(LAYOUTS[before].layout.world_size, _save_at, run, LAYOUTS[before], [3])
-    first = run_world(2, _draws, run, LAYOUTS[after], False)
-    one, other = run_world(2, _draws, run, LAYOUTS[after], True)
+    run_built(_save_at, run, LAYOUTS[before], [3])
+    first = run_built(_draws, run, LAYOUTS[after], False)
+    one, other = run_built(_draws, run, LAYOUTS[after], True)
     assert (one == other) == alike
     assert one not in first
     assert other not in first

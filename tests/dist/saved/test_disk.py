@@ -10,15 +10,12 @@ import pytest
 import torch.distributed as dist
 
 from shardwise import api
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.file import read_plan
-from shardwise.spec.run import RunDirectory
 from shardwise.train.saving.atomic import SaveError
 from shardwise.train.saving.checkpoint import create_states
 from shardwise.units import KIB, format_bytes
-from tests.dist.cells import composed, prepare_cell, save, spread
-from tests.dist.worlds import run_world, said_by
+from tests.dist.cells import Build, Layout, RunDirectory, prepare_cell, run_built, save, spread
+from tests.dist.worlds import said_by
 from tests.unit.disks import small_disk
 
 
@@ -59,24 +56,24 @@ def test_a_checkpoint_and_the_result_take_the_bytes_that_are_forecast(name, make
         assert disk.merged_bytes == pytest.approx(bytes_of(run.merged, "*.safetensors"), rel=0.03), merged
 
 
-def _fill_up(run: RunDirectory, chosen: Execution) -> list[object]:
+def _fill_up(built: Build) -> list[object]:
     """Saves a checkpoint, then another when the disk is nearly full, and then the result."""
-    built = composed(run, chosen)
     create_states(built.optimizer)
+    folder = built.checkpoints.run.root
     saved = [built.checkpoints.save(1)]
     dist.barrier()
     if built.world.is_first:
-        (run.root / "of others").write_bytes(bytes(shutil.disk_usage(run.root).free - 200 * KIB))
+        (folder / "of others").write_bytes(bytes(shutil.disk_usage(folder).free - 200 * KIB))
     dist.barrier()
     saved.append(built.checkpoints.save(2))
-    return [*saved, said_by(SaveError, save, run, built)]
+    return [*saved, said_by(SaveError, save, built)]
 
 
 def test_a_save_without_room_says_what_it_needed_and_what_was_free(make_job, tmp_path) -> None:
     prepared = prepare_cell(make_job("wide"), tmp_path / "prepared")
     with small_disk(tmp_path / "disk", kib=20_000) as disk:
         run = RunDirectory(Path(shutil.copytree(prepared.root, disk / "run")))
-        (found, _) = run_world(2, _fill_up, run, spread(Layout(dp_shard=2)))
+        (found, _) = run_built(_fill_up, run, spread(Layout(dp_shard=2)))
         assert found[:2] == [True, False]
         size = format_bytes(bytes_of(run.checkpoint(1), "*.safetensors"))[:-6]  # without its headers
         had = rf"were to be written, and the disk of {run.root} had (20|19)\d KiB free; free some, or lower train\.save"

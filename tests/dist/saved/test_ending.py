@@ -12,17 +12,13 @@ import pytest
 import torch
 
 from shardwise import api
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory, read_json
+from shardwise.spec.run import read_json
 from shardwise.train import worker
 from shardwise.train.loop import train
 from shardwise.train.saving import export, final
 from shardwise.train.saving.atomic import SaveError
-from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
-from tests.dist.cells import composed, execution, prepare_cell
-from tests.dist.worlds import run_world
+from tests.dist.cells import Build, Layout, execution, journal_of, prepare_cell, run_built
 from tests.marks import CI
 
 #: A worker that aborts when the interpreter shuts down, and hands something over before that.
@@ -51,14 +47,13 @@ def test_no_shutdown_of_the_interpreter_turns_success_into_failure(make_job, wor
     assert (tmp_path / "handed over").exists()
 
 
-def _finish(run: RunDirectory, chosen: Execution, fails: Exception | None = None) -> str:
+def _finish(built: Build, fails: Exception | None = None) -> str:
     """Trains, or goes on, and finishes as a worker does; what a failure says."""
-    built = composed(run, chosen)
-    start, journal = built.checkpoints.restore(), Journal(run=run, rank=built.world.rank)
+    start, journal = built.checkpoints.restore(), journal_of(built)
     ended = train(built, start=start, journal=journal, stop=StopFlag())
     with patch.object(final, "copy_configuration", side_effect=fails) if fails else nullcontext():
         try:
-            worker._finish(built, ended, run=run, hardware="cpu:1", journal=journal, seconds=1.0)
+            worker._finish(built, ended, run=journal.run, hardware="cpu:1", journal=journal, seconds=1.0)
         except SaveError as error:
             return str(error)
     return f"from step {start}"
@@ -72,19 +67,17 @@ FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
     [("full", 0, []), ("lora", 0, [4]), ("full", 3, [4, 3])],
     ids=["full", "lora", "full with save_steps"],
 )
-def test_at_the_end_stays_final_and_the_last_checkpoint_where_it_is_small_or_asked_for(
-    method, save_steps, kept, make_job, tmp_path
-) -> None:
+def test_at_the_end_a_checkpoint_stays_if_small_or_asked_for(method, save_steps, kept, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(method=method, train={"max_steps": 4, "save_steps": save_steps}), tmp_path)
-    assert run_world(2, _finish, run, FSDP) == ["from step 0"] * 2
+    assert run_built(_finish, run, FSDP) == ["from step 0"] * 2
     said = read_json(run.outcome) or {}
     assert (said["outcome"], said["saved_step"], run.final.is_dir()) == ("finished", 4 if kept else None, True)
     assert [step for step, _ in run.checkpoints()] == kept
 
 
-def _finish_without_memory(run: RunDirectory, chosen: Execution, ranks: tuple[int, ...]) -> str:
+def _finish_without_memory(built: Build, ranks: tuple[int, ...]) -> str:
     """Finishes where some ranks have no memory for the second tensor; what is said."""
-    real, number, left = export.gathered, itertools.count(), run.root / "left"
+    real, number, left = export.gathered, itertools.count(), built.checkpoints.run.root / "left"
     has_memory = int(os.environ["RANK"]) not in ranks
 
     def gathered(parameter: torch.Tensor) -> torch.Tensor:
@@ -96,13 +89,10 @@ def _finish_without_memory(run: RunDirectory, chosen: Execution, ranks: tuple[in
 
     export.gathered, final._MEETING = gathered, timedelta(seconds=2)
     try:
-        return _finish(run, chosen)
+        return _finish(built)
     except (RuntimeError, SystemExit) as error:
         left.touch()
         return f"{type(error).__name__}: {error}"
-
-
-FULL = OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize(
@@ -110,27 +100,25 @@ FULL = OSError(28, "No space left on device")
     [
         pytest.param(FSDP, _finish_without_memory, (0, 1), "OutOfMemoryError: CUDA out of memory", id="memory"),
         pytest.param(execution(), _finish_without_memory, (0,), "OutOfMemoryError: CUDA", id="alone", marks=CI),
-        pytest.param(FSDP, _finish, FULL, "No space left on device: ", id="disk"),
+        pytest.param(FSDP, _finish, OSError(28, "No space left on device"), "No space left on device: ", id="disk"),
         # As from transformers or PEFT.
         pytest.param(FSDP, _finish, KeyError("rope_theta"), "KeyError: 'rope_theta'", id="library", marks=CI),
     ],
 )
-def test_what_was_trained_is_kept_where_final_cannot_be_written(
-    chosen, finish, fails, words, make_job, tmp_path
-) -> None:
-    run, size = prepare_cell(make_job(train={"max_steps": 2}), tmp_path), chosen.layout.world_size
-    for said in run_world(size, finish, run, chosen, fails):
+def test_what_was_trained_is_kept_if_final_cannot_be_written(chosen, finish, fails, words, make_job, tmp_path) -> None:
+    run = prepare_cell(make_job(train={"max_steps": 2}), tmp_path)
+    for said in run_built(finish, run, chosen, fails):
         assert f"writing final/ failed on rank 0: {words}" in said
         assert "the same command writes it again from checkpoint-2" in said
     assert not run.final.exists()
-    assert run_world(size, _finish, run, chosen) == ["from step 2"] * size
+    assert run_built(_finish, run, chosen) == ["from step 2"] * chosen.layout.world_size
     assert run.final.is_dir()
 
 
 @pytest.mark.slow
 def test_a_rank_that_alone_cannot_gather_does_not_wait_for_others_that_wait_for_it(make_job, tmp_path) -> None:
     run = prepare_cell(make_job(train={"max_steps": 2}), tmp_path)
-    said = run_world(2, _finish_without_memory, run, FSDP, (1,))
+    said = run_built(_finish_without_memory, run, FSDP, (1,))
     assert said == ["SystemExit: ended by the launcher", "OutOfMemoryError: CUDA out of memory"]
     assert not run.final.exists()
 

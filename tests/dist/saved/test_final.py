@@ -17,41 +17,38 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAn
 from transformers.core_model_loading import Chunk, Split, WeightConverter
 
 from shardwise.models.weights import Weights
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.result import result_fault
 from shardwise.spec.run import RunDirectory, write_json
+from shardwise.train.build import Build
 from shardwise.train.result import stop_ids
 from shardwise.train.saving import check, export, final
 from shardwise.train.saving.atomic import SaveError
-from shardwise.train.watching.journal import Journal
-from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, outcome, prepare_cell, save, spread, train_on
+from tests.dist.cells import Job, Trained, composed, execution, outcome, prepare_cell, run_built, save, spread, train_on
 from tests.dist.compare import must_equal, must_record_the_same
 from tests.dist.programs import printed
 from tests.dist.worlds import run_world, said_by
 
 
-def _train_and_save(run: RunDirectory, chosen: Execution, shard_bytes: int) -> tuple[Trained, float]:
+def _train_and_save(built: Build, shard_bytes: int) -> tuple[Trained, float]:
     """What was trained, and the live model's loss over the first global batch."""
     export.SHARD_BYTES = shard_bytes
-    built = composed(run, chosen)
-    train_on(run, built)
-    save(run, built)
+    train_on(built)
+    save(built)
     built.model.set_training(False)
-    return outcome(run, built), built.step.evaluate(next(iter(built.batches.from_(0))))
+    return outcome(built), built.step.evaluate(next(iter(built.batches.from_(0))))
 
 
 def finish(job: Job, root: Path, chosen: Execution, *, shard_bytes: int = 10**9) -> tuple[Path, Trained, float]:
     """Trains and saves."""
     run = prepare_cell(job, root)
-    trained, loss = run_world(chosen.layout.world_size, _train_and_save, run, chosen, shard_bytes)[0]
+    trained, loss = run_built(_train_and_save, run, chosen, shard_bytes)[0]
     return run.final, trained, loss
 
 
-def _first_batch(run: RunDirectory) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _first_batch(built: Build) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Token ids and labels, shape [1, length], of the samples of the first global batch."""
-    built = composed(run, execution())
     found = [built.data.sample(sample) for sample in next(iter(built.batches.from_(0))).sample_ids]
     return [(torch.from_numpy(ids).unsqueeze(0), torch.from_numpy(labels)) for ids, _, labels in found]
 
@@ -59,7 +56,7 @@ def _first_batch(run: RunDirectory) -> list[tuple[torch.Tensor, torch.Tensor]]:
 @torch.no_grad()
 def loss_of(model: Any, final: Path) -> float:
     """The summed loss of a loaded model over the first global batch."""
-    (batch,) = run_world(1, _first_batch, RunDirectory(final.parent))
+    (batch,) = run_built(_first_batch, RunDirectory(final.parent), execution())
     losses = [cross_entropy(model(ids).logits[0].float(), labels, reduction="sum") for ids, labels in batch]
     return float(torch.stack(losses).sum())
 
@@ -115,10 +112,8 @@ def test_a_full_model_loads_with_from_pretrained(model, chosen, make_job, tmp_pa
 
 
 @pytest.mark.slow
-def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers_saves_them(
-    single, make_job, models, tmp_path
-) -> None:
-    job = make_job("gpt_neox", train=OPTIMIZERS["sgd"])
+def test_weights_that_files_call_otherwise_are_saved_as_transformers_does(single, make_job, models, tmp_path) -> None:
+    job = make_job("gpt_neox", train={"optimizer": "sgd", "learning_rate": 0.05})
     finished = final, trained, _ = finish(job, tmp_path / "fsdp", replace(FSDP, optimizer="sgd"))
     must_equal(single(job), [trained])
     loaded: Any = AutoModelForCausalLM.from_pretrained(models["gpt_neox"])
@@ -150,7 +145,7 @@ def fused(models: dict[str, Path], tmp_path: Path) -> Iterator[Path]:
 def test_weights_that_transformers_cuts_by_rows_are_trained_and_saved_whole(
     chosen, single, make_job, fused, tmp_path
 ) -> None:
-    plain = make_job("untied", train=OPTIMIZERS["sgd"])
+    plain = make_job("untied", train={"optimizer": "sgd", "learning_rate": 0.05})
     job = plain.model_copy(update={"model": str(fused)})
     finished = final, trained, _ = finish(job, tmp_path / "run", replace(chosen, optimizer="sgd"), shard_bytes=40_000)
     must_record_the_same(single(plain), trained)
@@ -165,9 +160,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
     ("method", "asked", "saved"),
     [("full", "auto", BF16), ("full", "float32", FP32), ("lora", "auto", FP32), ("lora", "bfloat16", BF16)],
 )
-def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
-    method, asked, saved, make_job, tmp_path
-) -> None:
+def test_weights_are_saved_in_the_type_asked_for_or_of_the_source(method, asked, saved, make_job, tmp_path) -> None:
     """Training in mixed precision, of a model that is stored in bfloat16."""
     train = {"max_steps": 3, "learning_rate": 5e-3, "save_dtype": asked, "precision": "mixed"}
     job = make_job("bfloat16", method=method, train=train)
@@ -185,9 +178,7 @@ def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
     [("lora", "untied", FSDP), ("lora", "untied", STAGES), ("lora", "untied", SLICES), ("qlora", "wide", SLICES)],
     ids=["fsdp", "fsdp x pp", "fsdp x tp", "qlora, fsdp x tp"],
 )
-def test_an_adapter_loads_with_peft_and_bitsandbytes(
-    method, model, chosen, make_job, models, tmp_path, monkeypatch
-) -> None:
+def test_peft_and_bitsandbytes_load_an_adapter(method, model, chosen, make_job, models, tmp_path, monkeypatch) -> None:
     final, _, loss = finish(make_job(model, method=method, train={"max_steps": 3}), tmp_path, chosen)
     assert loss_of(quantised(models[model], final), final) != pytest.approx(loss, rel=1e-5)
     assert loss_of(adapted(models[model], final), final) == pytest.approx(loss, rel=1e-5)
@@ -243,11 +234,11 @@ def test_no_file_of_a_result_names_a_place_of_this_machine(method, model, make_j
         assert f"| {fact}" in card
 
 
-def _save_what_ends_in(run: RunDirectory, chosen: Execution, told: dict[str, Any] | None) -> None:
+def _save_what_ends_in(run: RunDirectory, told: dict[str, Any] | None) -> None:
     data = json.loads(run.data.read_text())
     data.pop("ends", None)
     run.data.write_text(json.dumps(data if told is None else {**data, "ends": told}))
-    save(run, composed(run, chosen))
+    save(composed(run, execution()))
 
 
 def _ends(*tokens: tuple[int, str, int], unmarked: int = 0) -> dict[str, Any]:
@@ -268,25 +259,25 @@ def test_a_result_stops_where_most_answers_were_trained_to_end(make_job, models,
     run = prepare_cell(make_job("tied"), tmp_path / "first")
     before = AutoModelForCausalLM.from_pretrained(models["tied"]).generation_config.eos_token_id
     for told, stops, added in ENDS:
-        run_world(1, _save_what_ends_in, run, execution(), told)
+        run_world(1, _save_what_ends_in, run, told)
         assert json.loads((run.final / "manifest.json").read_text())["stops"] == added
         assert AutoModelForCausalLM.from_pretrained(run.final).generation_config.eos_token_id == (stops or before)
         assert stop_ids(run.final) == ({*stops} if stops else {2})
 
 
-def _save_again(run: RunDirectory, chosen: Execution) -> None:
-    built = composed(run, chosen)
+def _save_again(built: Build) -> None:
+    final = built.checkpoints.run.final
     for text in ("first", "second"):
-        save(run, built)
-        assert "# run" in (run.final / "README.md").read_text(), "our own card is written anew"
-        (run.final / "LICENSE").write_text(text)
-    (run.final / "README.md").write_text("mine")
-    save(run, built)
+        save(built)
+        assert "# run" in (final / "README.md").read_text(), "our own card is written anew"
+        (final / "LICENSE").write_text(text)
+    (final / "README.md").write_text("mine")
+    save(built)
 
 
 def test_what_a_person_put_into_a_result_stays_when_it_is_written_again(make_job, tmp_path) -> None:
     run = prepare_cell(make_job("untied", method="lora"), tmp_path / "run")
-    run_world(1, _save_again, run, execution())
+    run_built(_save_again, run, execution())
     assert (run.final / "README.md").read_text() == "mine"
     assert (run.final / "LICENSE").read_text() == "second"
     assert result_fault(run.final) is None
@@ -305,11 +296,11 @@ SPOILED: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]]
 }
 
 
-def _said_of_spoiled(run: RunDirectory, chosen: Execution, method: str) -> dict[str, str]:
+def _said_of_spoiled(built: Build, method: str) -> dict[str, str]:
     """What the check says of each way to spoil a saved folder."""
     check._AT_ONCE = 7  # each tensor in several parts
-    built = composed(run, chosen)
-    final.save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank), trained=False)
+    save(built, trained=False)
+    run = built.checkpoints.run
     said: dict[str, str] = {}
     for name, (of_method, change, _) in SPOILED.items():
         folder = run.root / name
@@ -328,20 +319,18 @@ def _said_of_spoiled(run: RunDirectory, chosen: Execution, method: str) -> dict[
 @pytest.mark.parametrize("chosen", [execution(), FSDP], ids=["single", "fsdp"])
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_the_check_finds_what_is_wrong_with_a_folder(method, chosen, make_job, tmp_path) -> None:
-    run = prepare_cell(make_job("untied", method=method), tmp_path)
-    for said in run_world(chosen.layout.world_size, _said_of_spoiled, run, chosen, method):
+    for said in run_built(_said_of_spoiled, prepare_cell(make_job("untied", method=method), tmp_path), chosen, method):
         assert len(said) >= 2
         for name, sentence in said.items():
             assert SPOILED[name][2] in sentence, name
             assert "the saved folder is not the trained model: " in sentence
 
 
-def _save_odd_weights(run: RunDirectory, chosen: Execution, value: float) -> None:
-    built = composed(run, chosen)
+def _save_odd_weights(built: Build, value: float) -> None:
     if value:
         with torch.no_grad():
             dict(built.model.parameters)[NORM].fill_(value)
-    save(run, built)
+    save(built)
 
 
 @pytest.mark.parametrize(
@@ -351,18 +340,15 @@ def _save_odd_weights(run: RunDirectory, chosen: Execution, value: float) -> Non
         ("lora", 0.0, "every lora_B is zero: the adapter changes nothing"),
     ],
 )
-def test_weights_that_look_wrong_are_saved_as_they_are_with_a_warning(
-    method, value, sentence, make_job, tmp_path
-) -> None:
+def test_weights_that_look_wrong_are_saved_as_they_are_and_told(method, value, sentence, make_job, tmp_path) -> None:
     run = prepare_cell(make_job("untied", method=method), tmp_path)
-    run_world(2, _save_odd_weights, run, FSDP, value)
+    run_built(_save_odd_weights, run, FSDP, value)
     assert f"final/ holds what was trained, but {sentence}" in run.notices.read_text()
     assert (run.final / "manifest.json").is_file()
 
 
-def _save_where(run: RunDirectory, chosen: Execution, fault: str) -> str:
+def _save_where(built: Build, fault: str) -> str:
     """What is said where weights change meanwhile (`moved`), or rank 0's disk gets `full`."""
-    built = composed(run, chosen)
     calls, copies, add = list[str](), final.copy_configuration, export.Files.add
 
     def moved(*arguments: Any) -> None:
@@ -380,7 +366,7 @@ def _save_where(run: RunDirectory, chosen: Execution, fault: str) -> str:
         final.copy_configuration = moved
     else:
         export.Files.add = full  # type: ignore[method-assign]
-    return said_by(SaveError, save, run, built)
+    return said_by(SaveError, save, built)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +375,7 @@ def _save_where(run: RunDirectory, chosen: Execution, fault: str) -> str:
 )
 def test_a_folder_that_is_not_the_live_model_never_becomes_final(fault, sentence, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(), tmp_path)
-    said = run_world(2, _save_where, run, FSDP, fault)
+    said = run_built(_save_where, run, FSDP, fault)
     assert said[0] == said[1]
     assert sentence in said[0]
     assert (f" were to be written, and the disk of {tmp_path} had " in said[0]) == (fault == "full")

@@ -23,7 +23,7 @@ from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import merging
 from shardwise.train.chatting import Chat
 from shardwise.train.result import base_of, find_base
-from tests.dist.cells import composed, execution, prepare_cell, save, train_and_save
+from tests.dist.cells import composed, execution, save, save_cell
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import run_world, said_by
 
@@ -118,9 +118,7 @@ def of_project(project, tmp_path):
     """Trains a model that the job names from the folder of a project."""
 
     def make(model: str = "untied", **job: Any) -> RunDirectory:
-        run = prepare_cell(project(model, **{"method": "lora", **job}), tmp_path / "project/runs/first")
-        run_world(1, train_and_save, run, execution())
-        return run
+        return save_cell(project(model, **{"method": "lora", **job}), tmp_path / "project/runs/first", execution())
 
     return make
 
@@ -230,8 +228,7 @@ def _merge_where(run: RunDirectory, fault: str, amount: int = 2**40, error: type
     }
     merging.available_memory = lambda: amount if fault == "wrong" else 2**40
     setattr(merging, *faults[fault])
-    dtype = "float32" if fault == "full" else None
-    return said_by(error, merging.merge, str(run.root), str(run.merged), dtype, False)
+    return said_by(error, merging.merge, str(run.root), str(run.merged), "float32" if fault == "full" else None, False)
 
 
 def test_what_differs_in_float64_too_or_from_what_was_to_be_written_is_not_kept(trained) -> None:
@@ -312,7 +309,7 @@ def _learn_to_stop(run: RunDirectory) -> list[int]:
     """Ids at which `chat` stops, where answers were trained to end in the token 5."""
     data = json.loads(run.data.read_text())
     run.data.write_text(json.dumps({**data, "ends": {"tokens": [{"id": 5, "text": "<|im_end|>", "count": 9}]}}))
-    save(run, composed(run, execution()))
+    save(composed(run, execution()))
     chat = Chat(run, "trained", max_new_tokens=12, temperature=0.0)
     chat.load(QUESTION)
     asked: list[Any] = []

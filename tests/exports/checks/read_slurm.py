@@ -51,8 +51,7 @@ def read(sbatch: str, case: Path, environment: dict[str, str]) -> None:
     wrong = [line for line in ran.stderr.splitlines() if re.search("unrecognized|[Ii]nvalid", line)]
     assert not wrong, wrong
     assert re.search(r"contact slurm controller|Connection refused|allocation failure", ran.stderr), ran.stderr
-    script = (case / "train.sbatch").read_text()
-    stated = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)", script, re.MULTILINE))
+    stated = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)", (case / "train.sbatch").read_text(), re.MULTILINE))
     hours = int(stated["time"].partition(":")[0])
     assert options["time"] in {f"{hours:02}:00:00", f"{hours // 24}-{hours % 24:02}:00:00"}, options
     assert options["ntasks-per-node"] == stated["ntasks-per-node"]

@@ -46,8 +46,7 @@ def test_a_summary_counts_a_quarter_as_within():
 
 
 def test_rows_are_compared_or_counted_with_a_reason_and_none_is_lost():
-    rows = [row(), row(gpu_type=""), row(outcome="OOM"), row(micro_batch="")]
-    found = compare_memory(rows)
+    found = compare_memory([row(), row(gpu_type=""), row(outcome="OOM"), row(micro_batch="")])
     assert found.num_rows == 4
     assert [c.kind for c in found.comparisons] == ["allocated"]
     assert [f.ran for f in found.feasibility] == [True, False]

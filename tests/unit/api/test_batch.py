@@ -59,8 +59,7 @@ def test_the_largest_that_fits_is_planned_with_the_trials_and_the_forecast_in_a_
     sentence = plan.best.reasons[0]
     assert sentence.startswith("tried micro-batches 8, 4: 4 is the largest that fits, measured 40.0 MiB of ")
     assert sentence.endswith("iB; 8 ran out of memory") and ", forecast " in sentence
-    planned = [update for update in updates if isinstance(update, api.Planned)]
-    assert f"  - {sentence}" in plan_lines(planned[-1])
+    assert f"  - {sentence}" in plan_lines([update for update in updates if isinstance(update, api.Planned)][-1])
     tried = [u.name for u in updates if isinstance(u, api.Phase) and u.name.startswith("trying")]
     assert tried == ["trying micro-batch 8", "trying micro-batch 4"]
     assert result.step == 3

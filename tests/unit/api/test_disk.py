@@ -12,6 +12,7 @@ from shardwise.cli.plan_table import why
 from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory
 from shardwise.units import format_bytes
+from tests.refusals import must_refuse
 from tests.unit.api.conftest import FAKE
 from tests.unit.disks import small_disk
 
@@ -56,8 +57,7 @@ def test_the_program_says_so_and_exits_with_2(make, job, tmp_path, steps) -> Non
 def test_it_is_looked_at_again_when_the_number_of_steps_is_known(make, job, tmp_path) -> None:
     with small_disk(tmp_path / "disk", kib=600) as disk:
         path = on(disk, job, SAVING.replace("max_steps: 60", "global_batch_size: 1").replace("10", "1"))
-        with pytest.raises(InputError, match=r"3 checkpoints of .* has 5.. KiB free"):
-            api.train(path, programs=FAKE)
+        must_refuse(InputError, r"3 checkpoints of .* has 5.. KiB free", api.train, path, programs=FAKE)
         fewer = on(disk, job, SAVING.replace("max_steps: 60", "global_batch_size: 1"))
         assert api.train(fewer, programs=FAKE).outcome == "finished"
 
@@ -96,8 +96,7 @@ def test_checkpoints_that_are_there_already_are_counted(make, job, tmp_path) -> 
             (folder / "rank-00000.safetensors").write_bytes(b"")
         (disk / "other").write_bytes(bytes(500 * 1024))
         run.outcome.unlink()
-        with pytest.raises(InputError, match="3 checkpoints"):
-            api.train(path, programs=FAKE)
+        must_refuse(InputError, "3 checkpoints", api.train, path, programs=FAKE)
 
 
 def test_a_disk_without_room_for_more_files_is_named(make, job, tmp_path) -> None:

@@ -13,7 +13,7 @@ from shardwise.errors import InputError, ShardwiseError
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.result import naming_a_folder, result_fault, settings_of
 from shardwise.spec.run import RunDirectory, write_json
-from tests.refusals import said_by
+from tests.refusals import must_refuse, said_by
 
 
 def _run(folder: Path, *, method: str = "lora", outcome: str = "finished", content: bytes = b"{}") -> RunDirectory:
@@ -44,8 +44,7 @@ def test_what_cannot_be_merged_is_refused(of_run, asked, said, tmp_path, monkeyp
 
 
 def test_chat_refuses_what_is_not_there(tmp_path) -> None:
-    with pytest.raises(ShardwiseError, match="holds no run; expected the output_dir of a training run"):
-        api.chat(tmp_path)
+    must_refuse(ShardwiseError, "holds no run; expected the output_dir of a training run", api.chat, tmp_path)
     with pytest.raises(ShardwiseError, match=r"merged does not exist; `shardwise merge .*run` writes it"):
         api.chat(_run(tmp_path).root, part="merged")
     for prompt in ("", " "):
@@ -60,8 +59,7 @@ def test_chat_refuses_what_is_not_there(tmp_path) -> None:
     write_json(run.merged / "manifest.json", {"adapter": {"files": {}}})
     with pytest.raises(ShardwiseError, match=r"merged holds another adapter than .*final, .*merge .*run` again"):
         api.chat(run.root, part="merged")
-    with pytest.raises(BadParameter, match="--base and --merged exclude each other"):
-        chat(tmp_path, base=True, merged=True)
+    must_refuse(BadParameter, "--base and --merged exclude each other", chat, tmp_path, base=True, merged=True)
 
 
 def test_a_merge_is_told_with_what_to_do_next(tmp_path) -> None:

@@ -37,10 +37,6 @@ def _says(*words: str) -> Callable[[Plan], bool]:
     return lambda made: all(word in _said(made) for word in words)
 
 
-def _first_is(hardware: str) -> Callable[[Plan], bool]:
-    return lambda made: made.offers is not None and made.offers.options[0].hardware == hardware
-
-
 def _smallest_is_said(made: Plan) -> bool:
     return made.hardware["num_gpus"] == 1 and "adamw_8bit, precision: bf16 on 1x " in _said(made)
 
@@ -88,10 +84,6 @@ def _advises_no_other_gpu(made: Plan) -> bool:
     return not any(" on 1x " in one.name for one in made.changes)
 
 
-def _fits(made: Plan) -> bool:
-    return made.best is not None
-
-
 def _does_not_fit(made: Plan) -> bool:
     return made.best is None and bool(made.advice)
 
@@ -110,7 +102,7 @@ ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
         for keys in ("", LONG, "data.max_length=512")
     ),
     ("llama-3-70b", "full", "2 x 8x H100-SXM", MANY, (_says("adamw_8bit", "rounds the moments"),)),
-    ("llama-3.1-8b", "lora", "any", CHEAP, (_first_is("1x RTX-4090"),)),
+    ("llama-3.1-8b", "lora", "any", CHEAP, (lambda made: made.offers.options[0].hardware == "1x RTX-4090",)),
     ("llama-3-70b", "full", "8x MI300X", "", (_says("nothing was tried on ROCm"),)),
     ("llama-3.2-1b", "full", "1x RTX-4060-Ti-16GB", "", (_says("adamw_8bit"),)),
     ("llama-3.1-8b", "qlora", "1x RTX-3060", LONG, (_is_floor,)),
@@ -129,7 +121,7 @@ ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
     ("gpt-oss-20b", "lora", "1x H100-SXM", "", (_is("single"),)),
     ("qwen3-30b-a3b", "qlora", "1x A100-80GB", LONG, (_is("single"),)),
     ("llama-3.1-8b", "lora", "1x A100-80GB", "objective=dpo", (_is("single"),)),
-    ("llama-3.1-8b", "lora", "8x H100-SXM", "data.max_length=131072", (_fits,)),
+    ("llama-3.1-8b", "lora", "8x H100-SXM", "data.max_length=131072", (lambda made: made.best is not None,)),
     ("smollm2-135m", "lora", "cpu:1", "data.max_length=256", (_is("single"),)),
     ("llama-3.1-8b", "lora", "1x MI300X", LONG, (_is("single"), _says("ROCm"))),
     # And more, of cards at desks, of mixtures and of what there is to rent.

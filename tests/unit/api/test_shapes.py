@@ -10,15 +10,14 @@ from shardwise.api import plan
 from shardwise.api.plans import shapes
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import ModelError
-from tests.dist.worlds import installed
+from tests.dist.worlds import skip_without
 from tests.unit.catalog.small import small_config
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97}
 
 
 def asked(folder: Path, kind: str) -> list[str]:
-    if not installed([kind]):
-        pytest.skip(f"the installed transformers has no {kind}")
+    skip_without(kind)
     (folder / "config.json").write_text(json.dumps({"model_type": kind, **SIZES}))
     return [f"model={folder}", "hardware=2x A100-80GB", "data.max_length=512"]
 

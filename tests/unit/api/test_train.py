@@ -22,6 +22,7 @@ from shardwise.spec.job.file import read_job
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.marks import first
+from tests.refusals import must_refuse, said_by
 from tests.unit.api.conftest import CONFIG, FAKE, TRAIN
 from tests.unit.fakes import nvidia_smi, processes_of
 from tests.warm.shim import KIND
@@ -70,13 +71,11 @@ def test_what_is_not_trained_is_told_at_the_key_that_it_is_about(make, job, tmp_
     folder, path = tmp_path / "model", job("layout: {tp: 2}")
     line = 1 + path.read_text().split("\n").index("layout: {tp: 2}")
     (folder / "config.json").write_text(json.dumps({**CONFIG, "intermediate_size": 63}))
-    with pytest.raises(errors.UnsupportedError, match=rf"job\.yaml:{line}: tp = 2 does not divide"):
-        api.train(path, programs=FAKE)
+    must_refuse(errors.UnsupportedError, rf"job\.yaml:{line}: tp = 2 does not divide", api.train, path, programs=FAKE)
     (folder / "config.json").write_text(json.dumps({**CONFIG, "model_type": "opt", "ffn_dim": 64}))
     path = job("layout: ddp")
     path.write_text(path.read_text().replace("max_length: 64", "max_length: 64, packing: true"))
-    with pytest.raises(errors.UnsupportedError, match=r"job\.yaml:2: packing is not trained for opt"):
-        api.train(path, programs=FAKE)
+    must_refuse(errors.UnsupportedError, r"job\.yaml:2: packing is not trained for opt", api.train, path, programs=FAKE)
 
 
 def test_a_finished_run_is_not_trained_again_nor_for_another_job_or_fewer_steps(make, job) -> None:
@@ -205,14 +204,11 @@ def test_data_that_are_refused_leave_no_run_directory_behind(program, make, job,
     refusing = api.Programs(preparation="bad_prepare", worker="fake_worker")
     nested, before = f"output_dir={tmp_path}/not/there/yet", set(tmp_path.iterdir())
     for run in (lambda: api.train(job(), programs=refusing), lambda: api.verify(job(), programs=refusing)):
-        with pytest.raises(errors.ShardwiseError):
-            run()
-    with pytest.raises(errors.ShardwiseError):
-        api.train(job(), overrides=[nested], programs=refusing)
+        said_by(errors.ShardwiseError, run)
+    said_by(errors.ShardwiseError, api.train, job(), overrides=[nested], programs=refusing)
     assert set(tmp_path.iterdir()) - before <= {tmp_path / "rows.jsonl", tmp_path / "job.yaml"}
     (tmp_path / "run").mkdir()
-    with pytest.raises(errors.ShardwiseError):
-        api.train(job(), programs=refusing)
+    said_by(errors.ShardwiseError, api.train, job(), programs=refusing)
     assert list((tmp_path / "run").iterdir()) == [], "a folder that was there stays, as it was"
 
 
@@ -222,8 +218,7 @@ def test_data_that_are_refused_take_nothing_from_a_run_that_went_before(make, jo
         api.train(job(), programs=api.Programs(preparation="fake_prepare", worker="failing_worker"))
     before = {path.name for path in (tmp_path / "run").iterdir()}
     make(REFUSING, name="bad_prepare")
-    with pytest.raises(api.ReportedError):
-        api.train(job(), programs=api.Programs(preparation="bad_prepare", worker="fake_worker"))
+    said_by(api.ReportedError, api.train, job(), programs=api.Programs(preparation="bad_prepare", worker="fake_worker"))
     assert {path.name for path in (tmp_path / "run").iterdir()} == before
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("loss") == 3
 
@@ -335,5 +330,4 @@ def test_a_mistake_that_only_another_rank_sees_is_said_by_that_rank(job, monkeyp
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "h"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(joined, "STOPPED_WITHIN_SECONDS", 0.0)
-    with pytest.raises(errors.InputError, match="it belongs under train:"):
-        api.train(job("learning_rate: 1"), programs=FAKE)
+    must_refuse(errors.InputError, "it belongs under train:", api.train, job("learning_rate: 1"), programs=FAKE)

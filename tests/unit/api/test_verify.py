@@ -15,6 +15,7 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.errors import InputError, StoppedError, UnsupportedError, WorkerFailedError
 from shardwise.spec.job.file import parse_job
 from shardwise.spec.job.keys import TrainSpec
+from tests.refusals import must_refuse
 
 FAKE = api.Programs(preparation="fake_prepare", worker="wrong_worker")
 
@@ -83,8 +84,7 @@ def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make, jo
     assert parity.layouts[1].first.detail.startswith("rank 1 was ended by signal 9 (SIGKILL)")
     assert parity.sentence.startswith("zero2-2 did not train: rank 1 failed while training (step 17): ValueError")
     make("fail('no weights')", name="wrong_worker")
-    with pytest.raises(WorkerFailedError, match="no weights"):
-        api.verify(job(), layouts=["ddp"], programs=FAKE)
+    must_refuse(WorkerFailedError, "no weights", api.verify, job(), layouts=["ddp"], programs=FAKE)
 
 
 @pytest.mark.slow
@@ -101,8 +101,7 @@ def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make, job
 
 def test_what_cannot_be_answered_is_bad_input(job, monkeypatch) -> None:
     for layouts, said in ((["single"], "nothing to compare"), (["tp-3"], "tp-3: tp = 3 does not divide")):
-        with pytest.raises(InputError, match=said):
-            api.verify(job(), layouts=layouts)
+        must_refuse(InputError, said, api.verify, job(), layouts=layouts)
     with pytest.raises(InputError, match=r"write --set hardware=cpu:8 for as many processors$"):
         api.verify(job("layout: {dp_shard: 4, tp: 2}"), layouts=["hsdp+tp", "job"])
     with pytest.raises(InputError, match="tp-2: compile is not trained under tp; use compile: false"):
@@ -114,8 +113,7 @@ def test_what_cannot_be_answered_is_bad_input(job, monkeypatch) -> None:
             api.verify(job(), **wrong)  # type: ignore[arg-type]
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
         monkeypatch.setenv(name, "0" if "RANK" in name else "1")
-    with pytest.raises(InputError, match="without torchrun"):
-        api.verify(job())
+    must_refuse(InputError, "without torchrun", api.verify, job())
 
 
 @pytest.mark.parametrize("verb", [api.verify, api.compare])

@@ -13,14 +13,9 @@ SMALL |= {"num_experts_per_tok": 2, "moe_intermediate_size": 20, "intermediate_s
 SMALL |= {"shared_expert_intermediate_size": 36, "q_lora_rank": 10, "kv_lora_rank": 14}
 SMALL |= {"qk_nope_head_dim": 12, "qk_rope_head_dim": 6, "v_head_dim": 8}
 #: Without these transformers does not build or run the families.
-ALSO = {
-    "deepseek_v2": {"num_key_value_heads": 4},
-    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 6, "n_group": 1, "topk_group": 1},
-    "gpt_neo": {"attention_types": [[["global"], LAYERS]]},
-    "gptj": {"rotary_dim": 8},
-    "helium": {"head_dim": 16},
-    "opt": {"word_embed_proj_dim": 64},
-}
+ALSO = {"deepseek_v2": {"num_key_value_heads": 4}, "gpt_neo": {"attention_types": [[["global"], LAYERS]]}}
+ALSO |= {"deepseek_v3": {"num_key_value_heads": 4, "head_dim": 6, "n_group": 1, "topk_group": 1}}
+ALSO |= {"gptj": {"rotary_dim": 8}, "helium": {"head_dim": 16}, "opt": {"word_embed_proj_dim": 64}}
 #: OLMoE has no other than hidden_size / heads, and reads a null as no number.
 UNSTATED = {("olmoe", "head_dim")}
 

@@ -12,6 +12,7 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
 from tests.marks import every
+from tests.refusals import must_refuse
 from tests.unit.catalog.small import build, small_config, their_config
 
 #: One dense block and one of experts.
@@ -129,8 +130,7 @@ def ours(config):
 @pytest.mark.parametrize(("change", "message"), REFUSED.items())
 def test_what_is_refused_is_refused_by_name(change, message):
     kind, key, value = change
-    with pytest.raises(ModelError, match=message):
-        shape_from_data(few_layers(kind) | {key: value}, file="-")
+    must_refuse(ModelError, message, shape_from_data, few_layers(kind) | {key: value}, file="-")
 
 
 @pytest.mark.parametrize(("kind", "change", "message"), DIES)
@@ -186,8 +186,7 @@ def test_no_switch_lets_a_token_see_those_after_it_unseen(kind):
 def test_a_switch_that_lets_tokens_see_ahead_is_refused_by_its_key(kind, key):
     config = few_layers(kind) | {key: True}
     assert sees_ahead(config)
-    with pytest.raises(ModelError, match=f"^f: {key} is True, {MESSAGE}$"):
-        shape_from_data(config, file="f")
+    must_refuse(ModelError, f"^f: {key} is True, {MESSAGE}$", shape_from_data, config, file="f")
 
 
 @pytest.mark.parametrize(("kind", "value"), [("llama", False), ("llama", None), ("mamba", False), ("gemma3", False)])

@@ -14,6 +14,7 @@ from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.models import find_model, known_models, read_model
 from shardwise.errors import ModelError
 from tests.dist.worlds import said_by
+from tests.refusals import must_refuse
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 99}
 PAGE = Path(__file__).parents[3] / "docs/howto/adapter.md"
@@ -60,16 +61,13 @@ def test_the_folder_of_an_adapter_names_its_base_model(tmp_path):
         assert said_by(ModelError, find_model, str(tmp_path)).startswith(f"{tmp_path}: {said}")
         (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ModelError, match=r"config\.json"):
-        find_model(str(tmp_path))
+    must_refuse(ModelError, r"config\.json", find_model, str(tmp_path))
 
 
 def test_an_unknown_name_is_a_sentence_with_the_nearest(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(ModelError, match=r"llama-3\.1-8b"):
-        find_model("llama-3.1-8", offline=True)
-    with pytest.raises(ModelError, match="no known model"):
-        find_model("no such model!", offline=True)
+    must_refuse(ModelError, r"llama-3\.1-8b", find_model, "llama-3.1-8", offline=True)
+    must_refuse(ModelError, "no known model", find_model, "no such model!", offline=True)
     assert not any(is_hub_id(name) for name in ("../etc/passwd", "a/b/c", "", "a b", "/tmp", "-x/y"))
 
 
@@ -150,17 +148,14 @@ def test_the_token_of_a_login_is_found_where_huggingface_hub_finds_it(hub, tmp_p
 
 
 def test_an_endpoint_says_who_may_read_or_that_it_does_not_answer(hub, monkeypatch) -> None:
-    with pytest.raises(ModelError, match="run `hf auth login`, or set HF_TOKEN"):
-        find_model("org/gated")
+    must_refuse(ModelError, "run `hf auth login`, or set HF_TOKEN", find_model, "org/gated")
     monkeypatch.setenv("HF_TOKEN", "sec\nret")
     assert "ret" not in said_by(ModelError, find_model, "org/gated").replace("HF_TOKEN", "")
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(ModelError, match="cannot be reached"):
-        find_model("org/there")
+    must_refuse(ModelError, "cannot be reached", find_model, "org/there")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ModelError, match="HF_HUB_OFFLINE"):
-        find_model("org/there")
+    must_refuse(ModelError, "HF_HUB_OFFLINE", find_model, "org/there")
 
 
 def _said(config: dict[str, Any], **options: Any) -> list[str]:

@@ -11,6 +11,7 @@ from shardwise.catalog.prices import Price, PriceList, cited, price_lists, price
 from shardwise.errors import HardwareError
 from shardwise.spec.job.keys import Job
 from shardwise.spec.request import Override, read_request
+from tests.refusals import must_refuse
 from tests.unit.house.tree import ROOT
 
 
@@ -65,14 +66,11 @@ def test_a_list_is_what_is_written_with_commas_and_no_one_hardware() -> None:
     flag = Override.of_flag("--hardware", key="hardware", value=written)
     assert read_request(None, overrides=["model=m", flag]).job.hardware == job.hardware
     assert is_open(" Any ") and not is_open("4x A100-80GB")
-    with pytest.raises(HardwareError, match="leaves it open, which only `plan` answers; leave hardware out"):
-        parse_hardware("any")
-    with pytest.raises(HardwareError, match="leaves it open"):
-        parse_hardware("4x A100-80GB, 8x L40S")
+    must_refuse(HardwareError, "leaves it open, which only `plan` answers; leave hardware out", parse_hardware, "any")
+    must_refuse(HardwareError, "leaves it open", parse_hardware, "4x A100-80GB, 8x L40S")
     with pytest.raises(HardwareError, match="any stands for all hardware on offer and cannot be part of a list; write"):
         alternatives("Any, 4x A100-80GB")
-    with pytest.raises(HardwareError, match="A900"):
-        alternatives("4x A900, 8x L40S")
+    must_refuse(HardwareError, "A900", alternatives, "4x A900, 8x L40S")
 
 
 @pytest.mark.parametrize("prices", price_lists(), ids=lambda prices: prices.date)

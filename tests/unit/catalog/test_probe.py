@@ -12,6 +12,7 @@ from shardwise.catalog.processors import MAX_PROCESSES, NOMINAL_FLOPS, usable_co
 from shardwise.errors import HardwareError
 from shardwise.units import GIB, MIB
 from tests.dist.worlds import said_by
+from tests.refusals import must_refuse
 from tests.unit.fakes import nvidia_smi
 
 TWO_H200 = (
@@ -53,8 +54,7 @@ def test_hidden_gpus_do_not_count(driver, monkeypatch, visible, count):
 
 def test_gpus_of_different_kinds_are_a_sentence(driver):
     driver(TWO_H200 + "2, GPU-ccc, NVIDIA L4, 23034, 570.1, 22900, [N/A]\n")
-    with pytest.raises(HardwareError, match="CUDA_VISIBLE_DEVICES"):
-        this_machine()
+    must_refuse(HardwareError, "CUDA_VISIBLE_DEVICES", this_machine)
 
 
 def test_what_others_hold_of_the_gpus_that_a_job_takes_is_named_and_planned_around(driver) -> None:
@@ -95,12 +95,10 @@ def test_visible_devices_that_are_not_here_are_a_sentence_and_no_run_on_processo
     )
     assert machine_facts()["gpus"] == []
     driver("", code=9)
-    with pytest.raises(HardwareError, match=r"nvidia-smi lists \(it lists none\)"):
-        this_machine()
+    must_refuse(HardwareError, r"nvidia-smi lists \(it lists none\)", this_machine)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
     driver(TWO_H200)
-    with pytest.raises(HardwareError, match=r"CUDA_VISIBLE_DEVICES is '0,0', which names 0 twice; name each once"):
-        this_machine()
+    must_refuse(HardwareError, r"CUDA_VISIBLE_DEVICES is '0,0', which names 0 twice; name each once", this_machine)
 
 
 def test_a_slice_of_a_gpu_has_its_share_of_memory_and_rates(driver, monkeypatch):
@@ -112,11 +110,9 @@ def test_a_slice_of_a_gpu_has_its_share_of_memory_and_rates(driver, monkeypatch)
     assert gpu.dense_flops["bfloat16"] == pytest.approx(whole.dense_flops["bfloat16"] * 3 / 7)
     assert gpu.memory_bytes_per_second < 0.6 * whole.memory_bytes_per_second
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-111,MIG-222")
-    with pytest.raises(HardwareError, match="names 2 MIG slices, and a process can use one"):
-        this_machine()
+    must_refuse(HardwareError, "names 2 MIG slices, and a process can use one", this_machine)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-333")
-    with pytest.raises(HardwareError, match=r"none of the slices that nvidia-smi lists \(MIG-111, MIG-222\)"):
-        this_machine()
+    must_refuse(HardwareError, r"none of the slices that nvidia-smi lists \(MIG-111, MIG-222\)", this_machine)
 
 
 @pytest.mark.parametrize("visible", [None, "0"])

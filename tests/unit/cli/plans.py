@@ -33,14 +33,10 @@ def candidate(layout: Layout, *, scale: float = 1.0) -> Candidate:
 def plan() -> Plan:
     job = job_from_data({"model": "m", "method": "lora", "train": {"global_batch_size": 32, "logging_steps": 10}})
     rejected = Rejection(strategy="tp", layout=Layout(tp=4), reason="tp is not trained by this version")
-    return Plan(
-        job=job.to_json(),
-        hardware={"name": "4x RTX-6000-Ada"},
-        model={"num_parameters": 8_030_000_000, "num_trainable_parameters": 42_000_000},
-        candidates=(candidate(Layout(dp_shard=4)), candidate(Layout(dp_replicate=4), scale=2.0)),
-        chosen=0,
-        rejected=(rejected, rejected),
-    )
+    model = {"num_parameters": 8_030_000_000, "num_trainable_parameters": 42_000_000}
+    asked: dict[str, Any] = {"job": job.to_json(), "hardware": {"name": "4x RTX-6000-Ada"}, "model": model}
+    candidates = (candidate(Layout(dp_shard=4)), candidate(Layout(dp_replicate=4), scale=2.0))
+    return Plan(**asked, candidates=candidates, chosen=0, rejected=(rejected, rejected))
 
 
 def nothing_fits() -> Plan:

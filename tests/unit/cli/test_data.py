@@ -6,7 +6,7 @@ from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.run import read_json, write_json
 from tests.unit.cli.plan_json import flaws
 from tests.unit.report.runs import finished_run
-from tests.unit.report.test_html import Page, assert_safe
+from tests.unit.report.test_html import safe_page
 
 
 def test_rows_are_shown_in_80_columns_and_a_pipe_gets_no_escape_codes(shardwise, asked, monkeypatch) -> None:
@@ -66,8 +66,7 @@ def test_a_plan_says_what_was_counted_in_its_terminal_its_json_and_its_page(shar
     assert flaws(made) == []
     assert made["data"]["lengths"]["num_rows"] == 40
     source = page.read_text()
-    found = Page(source)
-    assert_safe(found, source)
+    found = safe_page(source)
     for words in ("Rows by tokens", "longest 651 tokens", "the tokenizer's own", "columns that are not read: id"):
         assert words in found.words
     assert "<mark>1?&lt;|im_end|&gt;</mark>" in source
@@ -82,9 +81,7 @@ def test_the_report_says_what_was_counted_in_its_terminal_its_json_and_its_page(
     run = finished_run(tmp_path / "finished")
     write_json(run.data, {**facts, "fingerprint": "0" * 64})
     said = " ".join(shardwise("report", run.root).out.split())
-    source = run.report_html.read_text()
-    page = Page(source)
-    assert_safe(page, source)
+    page = safe_page(run.report_html.read_text())
     for words in ("longest 651 tokens", "of 40 rows are longer and are cut to it", "the tokenizer's own"):
         assert words in said
         assert words in page.words

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from shardwise.errors import HardwareError, InputError
 from shardwise.plan.rates.links import RankGroup, copy_seconds
 from shardwise.plan.time.step import host_seconds
 from shardwise.spec.cluster import Cluster, Node
-from shardwise.spec.layout.axes import Layout
 from tests.refusals import said_by
-from tests.unit.plan.asking import execution, job, shape, work
+from tests.unit.plan.asking import Layout, execution, job, shape, work
 
 MESSAGES = {
     "all_reduce": {"64": 0.4e-3, "262144": 0.5e-3, "16777216": 12e-3},
@@ -36,22 +34,12 @@ FORWARD, BACKWARD = {"1000000": 1e-4, "1000000000": 0.03}, {"1000000": 4e-4, "10
 
 
 def _rates(**differs: object) -> Rates:
-    known = Rates(
-        version=VERSION,
-        processor=cpu_model(),
-        cores=usable_cores(),
-        gpu="",
-        ranks=2,
-        product_flops={"float32": {"1024x1024x1024": 1e11, "512x256x256": 2e11}, "bfloat16": {"1024x1024x1024": 4e11}},
-        attention_seconds={"float32": {"forward": FORWARD, "backward": BACKWARD}},
-        memory_bytes_per_second=2e10,
-        operator_seconds=3e-6,
-        message_seconds=MESSAGES,
-        disk_bytes_per_second=1e9,
-        host_to_device_bytes_per_second=0.0,
-        unit_seconds=5e-3,
-    )
-    return replace(known, **differs)
+    machine = {"version": VERSION, "processor": cpu_model(), "cores": usable_cores(), "gpu": "", "ranks": 2}
+    products = {"float32": {"1024x1024x1024": 1e11, "512x256x256": 2e11}, "bfloat16": {"1024x1024x1024": 4e11}}
+    attention = {"float32": {"forward": FORWARD, "backward": BACKWARD}}
+    computed = {"product_flops": products, "attention_seconds": attention, "operator_seconds": 3e-6}
+    moved = {"memory_bytes_per_second": 2e10, "disk_bytes_per_second": 1e9, "host_to_device_bytes_per_second": 0.0}
+    return Rates(**machine | computed | moved | {"message_seconds": MESSAGES, "unit_seconds": 5e-3} | differs)
 
 
 def test_cpu_processes_have_the_rates_that_were_measured_shared_between_them() -> None:
@@ -172,8 +160,7 @@ def test_a_probe_that_is_interrupted_leaves_no_file(tmp_path: Path, monkeypatch:
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setattr("shardwise.api.plans.probing.run_program", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        api.probe(processes=1)
+    said_by(KeyboardInterrupt, api.probe, processes=1)
     assert list(here.iterdir()) == []
 
 
@@ -197,8 +184,7 @@ def test_a_folder_that_a_probe_cannot_write_into_is_named(monkeypatch: pytest.Mo
 def test_a_probe_says_that_other_programs_were_at_work(share, said, tmp_path, monkeypatch, capsys) -> None:
     measured = _rates(share_of_cores=share)
     monkeypatch.setattr(api, "probe", lambda **_options: (measured, tmp_path))
-    with pytest.raises(SystemExit):
-        main(["probe"])
+    said_by(SystemExit, main, ["probe"])
     had = "other programs were at work: the probe had 43 % of its cores, so that these rates are too low; run it again "
     assert (f"{had}when they have ended" in capsys.readouterr().out) is said
 

@@ -14,10 +14,8 @@ from tests.unit.cli.plans import plan
 PLANNED = Planned(plan=plan(), run=RunDirectory(Path("runs/x")))
 
 
-def step(number: int, **figures: float) -> StepMetrics:
-    return StepMetrics(
-        step=number, loss=5.0 - number / 10, grad_norm=1.25, learning_rate=2e-4, step_seconds=2.0, **figures
-    )
+def step(at: int, **figures: float) -> StepMetrics:
+    return StepMetrics(step=at, loss=5.0 - at / 10, grad_norm=1.25, learning_rate=2e-4, step_seconds=2.0, **figures)
 
 
 def console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:

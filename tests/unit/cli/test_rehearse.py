@@ -81,8 +81,7 @@ def test_parts_are_those_of_the_forecast(layout, size, vocabulary, job, shardwis
 
 
 def test_what_does_not_fit_is_rehearsed_too_and_exits_1(job: Path, shardwise) -> None:
-    wide = {**CONFIG, "vocab_size": 30_000_000, "num_hidden_layers": 1}
-    (job.parent / "config.json").write_text(json.dumps(wide))
+    (job.parent / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": 30_000_000, "num_hidden_layers": 1}))
     options = ("--set", "hardware=1x RTX-4090", "--set", "data.max_length=8", "--set", "train.offload=none")
     said = shardwise("rehearse", job, *options)
     assert said.code == 1 and "single does not fit on 1x RTX-4090: rehearsed peak" in said.out

@@ -99,8 +99,7 @@ def test_each_layout_is_named_as_it_begins_and_json_is_alone_on_stdout(as_json, 
 
 def test_compare_prints_measured_above_forecast_and_the_fastest(shardwise, monkeypatch, tmp_path) -> None:
     asked: dict[str, object] = {}
-    runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0))]
-    found = versus(runs, job="tiny")
+    found = versus([ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0))], job="tiny")
     monkeypatch.setattr(api, "compare", lambda job, **options: asked.update(options) or found)
     said = shardwise("compare", "job.yaml", "--layouts", "fsdp,ddp", "--steps", "9")
     assert said.code == 0

@@ -27,9 +27,7 @@ def _template(path: Path) -> str:
 TEMPLATES = {path.stem.upper(): _template(path) for path in (Path(__file__).parent / "templates").glob("*.jinja")}
 
 
-def store(
-    folder: Path, lengths: Sequence[int], *, sources: Sequence[int] = (), weights: Sequence[float] = (1.0,), **rows: Any
-) -> PreparedData:
+def store(folder: Path, lengths: Sequence[int], *, sources=(), weights=(1.0,), **rows: Any) -> PreparedData:
     """Documents of these lengths; document d has ids from 1000 d + 1 on; half of it is trained."""
     source_of = list(sources) or [0] * len(lengths)
     shards = []
@@ -53,17 +51,13 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     return path
 
 
-def run_directory(
-    folder: Path, *, model: Path, data: Mapping[str, Any], seed: int = 42, objective: str = "sft"
-) -> RunDirectory:
+def run_directory(folder: Path, *, model: Path, data: Mapping[str, Any], seed=42, objective="sft") -> RunDirectory:
     job = {"model": str(model), "objective": objective, "data": dict(data), "train": {"seed": seed}}
     write_json(RunDirectory(folder).resolved, job)
     return RunDirectory(folder)
 
 
-def refused(
-    folder: Path, *, model: Path, data: Mapping[str, Any], places: Mapping[str, str] | None = None, **options: Any
-) -> DataError:
+def refused(folder: Path, *, model: Path, data: Mapping[str, Any], places=None, **options: Any) -> DataError:
     """What a preparation says that is refused; `places` are those of the job's keys."""
     run = run_directory(folder, model=model, data=data)
     if places is not None:
@@ -73,8 +67,6 @@ def refused(
     return caught.value
 
 
-def prepared(
-    folder: Path, *, model: Path, data: Mapping[str, Any], workers: int | None = 1, **job: Any
-) -> dict[str, Any]:
+def prepared(folder: Path, *, model: Path, data: Mapping[str, Any], workers=1, **job: Any) -> dict[str, Any]:
     """data.json of a whole preparation in this process, with real workers."""
     return prepare(run_directory(folder, model=model, data=data, **job), num_workers=workers)

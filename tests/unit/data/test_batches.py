@@ -68,8 +68,7 @@ def test_global_batches_are_the_same_for_any_ranks(data: PreparedData, ranks: in
 
 
 def test_a_batch_is_the_same_reached_directly_and_mixes_no_two_epochs(data: PreparedData) -> None:
-    through = list(batches(data, num_epochs=3).from_(0))
-    for step, expected in enumerate(through):
+    for step, expected in enumerate(batches(data, num_epochs=3).from_(0)):
         direct = next(batches(data, num_epochs=3).from_(step))
         assert (direct.step, direct.epoch, direct.sample_ids) == (expected.step, expected.epoch, expected.sample_ids)
         for one, other in zip(direct.micro_batches, expected.micro_batches, strict=True):
@@ -182,8 +181,7 @@ def test_packed_and_unpacked_rows_give_the_same_loss(tmp_path: Path) -> None:
         return total
 
     loose = total_loss(store(tmp_path / "loose", lengths))
-    packed = total_loss(store(tmp_path / "packed", lengths, packed=True, max_length=40))
-    assert packed == pytest.approx(loose, rel=1e-5)
+    assert total_loss(store(tmp_path / "packed", lengths, packed=True, max_length=40)) == pytest.approx(loose, rel=1e-5)
 
 
 @pytest.mark.parametrize("multiple", [2, 3, 16])

@@ -134,13 +134,8 @@ CALLED = {"from": "function_call", "value": json.dumps({"name": "f", "arguments"
 @pytest.mark.parametrize("answer", ["observation", "function_response", "tool", "Tool_Response", "ipython"])
 def test_calls_and_answers_of_tools_in_the_spelling_of_sharegpt_become_those_of_a_chat(call: str, answer: str) -> None:
     several = json.dumps([{"name": "f", "arguments": TEXT}, {"function": {"name": "g", "arguments": {}}}])
-    spoken = [
-        {"from": "Human", "value": "weather?"},
-        {**CALLED, "from": call},
-        {"from": answer, "value": "sun"},
-        {"from": call, "value": several},
-        {"from": "GPT", "value": "sunny"},
-    ]
+    spoken = [{"from": "Human", "value": "weather?"}, {**CALLED, "from": call}, {"from": answer, "value": "sun"}]
+    spoken += [{"from": call, "value": several}, {"from": "GPT", "value": "sunny"}]
     example = read_row(BY_NAME["conversations"], {"conversations": spoken, "tools": json.dumps([{"name": "f"}])})
     assert [message["role"] for message in example.messages] == ["user", "assistant", "tool", "assistant", "assistant"]
     assert example.messages[1]["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": OBJECT}}]

@@ -5,6 +5,7 @@ import pytest
 from shardwise.data.read.formats import BY_NAME, FORMATS, Pair, Text, read_row, recognise
 from shardwise.data.read.messages import RowError
 from shardwise.spec.job.data import RowFormat
+from tests.refusals import must_refuse, said_by
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 SYSTEM, ADD = {"role": "system", "content": "be kind"}, {"role": "user", "content": "add\n\n1 1"}
@@ -75,16 +76,13 @@ def test_unknown_columns_are_named_with_all_that_would_be_read() -> None:
         recognise(["body", "title"])
     assert all(column in str(caught.value) for form in FORMATS for column in form.required)
     said = r"expected question and answer \(format: question_answer\). .* data.columns .*, as {question: text}"
-    with pytest.raises(RowError, match=said):
-        recognise(["text"], wanted="question_answer")
+    must_refuse(RowError, said, recognise, ["text"], wanted="question_answer")
     for columns, example in ((["q", "a", "id"], "{prompt: q, completion: a}"), (["id", "body"], "{text: body}")):
-        with pytest.raises(RowError) as caught:
-            recognise(columns)
-        assert str(caught.value).endswith(f"Say in data.columns what its columns are, as {example}")
-    with pytest.raises(RowError) as caught:
-        recognise(["q", "a", "id"], renames={"prompt": "q", "completion": "b"})
-    assert str(caught.value).startswith("has the columns q, a, id; expected messages; or ")
-    assert str(caught.value).endswith(". data.columns names b, which it does not have")
+        said = f"Say in data.columns what its columns are, as {example}"
+        assert said_by(RowError, recognise, columns).endswith(said)
+    said = said_by(RowError, recognise, ["q", "a", "id"], renames={"prompt": "q", "completion": "b"})
+    assert said.startswith("has the columns q, a, id; expected messages; or ")
+    assert said.endswith(". data.columns names b, which it does not have")
     assert recognise(["q", "a"], renames={"prompt": "q", "completion": "a"}).name == "prompt_completion"
 
 
@@ -133,5 +131,4 @@ def test_unknown_columns_are_named_with_all_that_would_be_read() -> None:
     ],
 )
 def test_a_row_that_holds_something_else_is_refused_in_a_sentence(name: str, row: dict[str, Any], message: str) -> None:
-    with pytest.raises(RowError, match=message):
-        read_row(BY_NAME[name], row)
+    must_refuse(RowError, message, read_row, BY_NAME[name], row)

@@ -131,8 +131,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, plain_model: Path, monkeypa
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(cache, "sha256_of", refuse)  # root may read whatever its mode says
-    places = {"data.path": "job.yaml:4"}
-    error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)}, places=places)
+    error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)}, places={"data.path": "job.yaml:4"})
     assert str(error) == f"job.yaml:4: data.path: {path}: cannot be read: Permission denied"
 
 

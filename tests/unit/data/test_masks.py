@@ -24,9 +24,7 @@ UNSTABLE = (
 )
 
 
-def rules(
-    *, template: str | None = None, train_on: TrainOn = "auto", max_length: int = 1000, over_long: OverLong = "error"
-) -> Rules:
+def rules(*, template=None, train_on: TrainOn = "auto", max_length=1000, over_long: OverLong = "error") -> Rules:
     return Rules(template=template, columns={}, train_on=train_on, max_length=max_length, over_long=over_long)
 
 

@@ -14,6 +14,7 @@ from shardwise.data.read.messages import RowError
 from shardwise.data.store import IGNORED, PreparedData
 from shardwise.data.workers.tokens import Rules, load_tokenizer
 from shardwise.errors import DataError
+from tests.refusals import must_refuse
 from tests.unit.data import helpers
 from tests.unit.data.helpers import write_jsonl
 
@@ -119,12 +120,10 @@ def test_a_bad_row_is_answered_with_a_sentence(objective, row, sentence, chat_mo
 
 
 def test_rows_of_another_objective_or_without_their_prompt_are_refused() -> None:
-    with pytest.raises(RowError, match="are learnt from with objective: dpo, orpo or simpo"):
-        recognise(tuple(TEXT)[1:])
+    must_refuse(RowError, "are learnt from with objective: dpo, orpo or simpo", recognise, tuple(TEXT)[1:])
     with pytest.raises(RowError, match="objective dpo reads preference; change format or objective"):
         recognise(("messages",), wanted="messages", objective="dpo")
-    with pytest.raises(RowError, match="expected chosen and rejected"):
-        recognise(("messages",), objective="dpo")
+    must_refuse(RowError, "expected chosen and rejected", recognise, ("messages",), objective="dpo")
     with pytest.raises(RowError, match="prompt is in no message that chosen and rejected begin with; write it there"):
         read_row(formats_of("dpo")[0], {"prompt": "the dog?", **BOTH_WHOLE})
 

@@ -17,6 +17,7 @@ from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import DataError
 from shardwise.spec.run import read_json
 from shardwise.units import MIB
+from tests.refusals import must_refuse
 from tests.unit.data.helpers import prepared, run_directory, write_jsonl
 from tests.unit.disks import small_disk
 
@@ -157,8 +158,7 @@ def test_a_damaged_or_unfinished_entry_is_prepared_anew(tmp_path, plain_model, c
     folder = Path(first["train"]["folder"])
     whole = {file.name: file.read_bytes() for file in folder.iterdir()}
     os.truncate(folder / "tokens.bin", 100)
-    with pytest.raises(DataError, match="is damaged: a file is missing or cut short"):
-        PreparedData.open(folder)
+    must_refuse(DataError, "is damaged: a file is missing or cut short", PreparedData.open, folder)
     assert prepared(tmp_path / "run", model=plain_model, data=data, workers=3) == first
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
     folder.parent.rename(folder.parent.with_name(f"{folder.parent.name}.partial"))
@@ -186,8 +186,7 @@ def test_ids_beyond_the_vocabulary_of_the_model_are_named(tmp_path, plain_model)
     (small / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 262}))
     path = write_jsonl(tmp_path / "rows.jsonl", [{"text": "zq"}, {"text": "the cat sat"}])
     message = rf"{path}:2: has token id \d+ \('.*'\), beyond the model's vocabulary of 262; tokenizer and model do not"
-    with pytest.raises(DataError, match=message):
-        prepared(tmp_path / "run", model=small, data={"path": str(path)})
+    must_refuse(DataError, message, prepared, tmp_path / "run", model=small, data={"path": str(path)})
 
 
 def test_a_cache_that_cannot_be_written(tmp_path, plain_model, monkeypatch) -> None:

@@ -86,8 +86,7 @@ TURNS = [{"messages": [{"role": "user", "content": str(number)}], "id": number} 
 
 def assert_read_in_parts(path: Path) -> None:
     """TURNS, of which a part holds four."""
-    rows = [DataRow(number, row) for number, row in enumerate(TURNS, start=1)]
-    assert read_all(path) == (rows, [])
+    assert read_all(path) == ([DataRow(number, row) for number, row in enumerate(TURNS, start=1)], [])
     file = SourceFile(path=str(path), label=path.name, kind=KINDS[path.suffix])
     chunks, _ = cut_file(file, index=0, chunk_bytes=1)
     assert [chunk.first_line for chunk in chunks] == [1, 5, 9]

@@ -12,6 +12,7 @@ from shardwise.data.read.sources import Source, find_sources
 from shardwise.errors import DataError
 from shardwise.spec.job.data import SourceSpec
 from shardwise.spec.job.places import Places
+from tests.refusals import must_refuse
 from tests.unit.data.helpers import prepared, write_jsonl
 
 
@@ -91,8 +92,7 @@ def test_a_split_may_be_asked_for_by_another_word_for_it(tmp_path: Path) -> None
     ],
 )
 def test_a_split_that_is_not_there_or_not_clear_is_a_sentence(tmp_path, files, spec, says) -> None:
-    with pytest.raises(DataError, match=says):
-        found(made(tmp_path, *files), **spec)
+    must_refuse(DataError, says, found, made(tmp_path, *files), **spec)
 
 
 def test_training_and_evaluation_read_two_splits_of_one_folder(tmp_path, plain_model, capsys) -> None:
@@ -115,8 +115,7 @@ def test_a_clone_of_a_hub_data_set_is_read_without_metadata_and_one_of_several_b
     assert source.num_ignored == 4
     folder = made(tmp_path / "several", "main/train.jsonl", "socratic/train.jsonl")
     (folder / "README.md").write_text("---\nconfigs:\n- config_name: main\n- config_name: socratic\n---\n")
-    with pytest.raises(DataError, match=r"several data sets, as its README.md says: main, socratic; name the folder"):
-        found(folder)
+    must_refuse(DataError, r"several data sets, as its README.md says: main, socratic; name the folder", found, folder)
     assert names(found(folder / "main"), folder) == ["main/train.jsonl"]
 
 

@@ -72,8 +72,7 @@ SLOW_PAGES = [page for page in PAGES if any(block.slow for block in blocks_of(pa
 def made(tmp_path_factory):
     """A folder with a tiny model and some chats, which the pages' job files name."""
     folder = tmp_path_factory.mktemp("docs")
-    data = ROOT / "examples/demo/data/yaml_answers.jsonl"
-    rows = data.read_text(encoding="utf-8").splitlines(keepends=True)[:64]
+    rows = (ROOT / "examples/demo/data/yaml_answers.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:64]
     (folder / "chats.jsonl").write_text("".join(rows), encoding="utf-8")
     sizes = ["--hidden-size", "64", "--num-layers", "2"]
     script = [sys.executable, ROOT / "examples/demo/make_model.py", folder / "tiny", "--rows", folder / "chats.jsonl"]

@@ -16,9 +16,7 @@ from shardwise.spec.layout.execution import Execution
 JOB: dict[str, Any] = {"model": "llama-3.1-8b", "data": {"path": "rows.jsonl"}, "train": {"max_steps": 100}}
 
 
-def make(
-    *, layout: dict[str, Any] | None = None, hardware: str = "2x L4", job: dict[str, Any] | None = None, **how: Any
-) -> Chosen:
+def make(*, layout: Any = None, hardware="2x L4", job: Any = None, **how: Any) -> Chosen:
     """Arguments: of the layout, `hardware`, sections of the job, and fields of the execution."""
     sections = {"hardware": hardware, **JOB, **(job or {})}
     sections["train"] = {**JOB["train"], **sections["train"]}
@@ -26,15 +24,9 @@ def make(
     made, cluster = job_from_data(sections), parse_hardware(hardware)
     spread = Layout(**({"dp_shard": 2} if layout is None else layout))
     settings = {"micro_batch_size": 8 // spread.data_world_size, "gradient_accumulation_steps": 1, **how}
-    return Chosen(
-        path="plan.json",
-        job=made,
-        execution=Execution(layout=spread, **settings),
-        cluster=cluster.part(spread.world_size),
-        leaves_some=spread.world_size < cluster.num_gpus,
-        seconds=5000.0,
-        steps=made.train.max_steps,
-    )
+    runs = {"execution": Execution(layout=spread, **settings), "cluster": cluster.part(spread.world_size)}
+    takes = {"seconds": 5000.0, "steps": made.train.max_steps}
+    return Chosen(path="plan.json", job=made, leaves_some=spread.world_size < cluster.num_gpus, **runs, **takes)
 
 
 def export(chosen: Chosen, to: str) -> Exported:

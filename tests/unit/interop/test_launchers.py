@@ -15,6 +15,7 @@ from shardwise.catalog.gpus import known_gpus
 from shardwise.interop.chosen import Chosen
 from shardwise.interop.skypilot import ACCELERATORS
 from shardwise.units import GIB
+from tests.refusals import said_by
 from tests.unit.interop.conftest import export, make
 
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -139,8 +140,7 @@ def test_the_jobset_keeps_to_its_published_schema(case, limits) -> None:
     if nodes == 2:
         assert "--node-rank $JOB_COMPLETION_INDEX --master-addr first-node-0-0.first " in container["command"][-1]
     made["spec"]["replicatedJobs"][0]["template"]["spec"]["completion_mode"] = "Indexed"
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(made, schema)
+    said_by(jsonschema.ValidationError, jsonschema.validate, made, schema)
 
 
 @pytest.mark.parametrize(("folder", "name"), [("7B_lora.v2", "run-7b-lora-v2"), ("first", "first"), ("__", "run")])
@@ -165,8 +165,7 @@ def test_the_skypilot_task_keeps_to_its_published_schema(case) -> None:
     assert ("volumes" in made) == bool(case)
     assert made["num_nodes"] == (2 if case else 1)
     assert ("$SKYPILOT_NODE_RANK" in made["run"]) == bool(case)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**made, "nodes": 2}, schema)
+    said_by(jsonschema.ValidationError, jsonschema.validate, {**made, "nodes": 2}, schema)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from shardwise.launch.processes.torchrun import Place
 from shardwise.launch.requirements import check_present, check_trainable, share_of_nodes, training_cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.request import Request, read_request
+from tests.refusals import must_refuse
 
 GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")
 
@@ -40,8 +41,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[probe.FoundGpu]]:
 )
 def test_gpus_that_are_not_here_are_refused_and_what_is_here_is_named(hardware, here, message, machine) -> None:
     machine += [GPU] * here
-    with pytest.raises(HardwareError, match=message):
-        training_cluster(request(hardware=hardware), place=None)
+    must_refuse(HardwareError, message, training_cluster, request(hardware=hardware), place=None)
     assert training_cluster(request(hardware="cpu:4"), place=None).gpu.kind == "cpu"
 
 
@@ -75,8 +75,7 @@ def test_a_gpu_of_an_unknown_name_is_taken_for_what_the_job_names_if_it_has_the_
 def test_ranks_that_each_see_one_gpu_are_as_many_gpus(asked, machine, monkeypatch) -> None:
     machine += [GPU]
     place = Place(rank=0, size=2, local_size=2, launch="x")
-    with pytest.raises(HardwareError, match=r"machine (with|has) 1x H100-SXM"):
-        training_cluster(asked, place=place)
+    must_refuse(HardwareError, r"machine (with|has) 1x H100-SXM", training_cluster, asked, place=place)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert training_cluster(asked, place=place).name == "2x H100-SXM"
 
@@ -113,8 +112,7 @@ def test_machines_that_were_started_have_the_gpus_of_this_one_or_those_asked_for
 def test_ranks_that_were_started_are_on_the_named_hardware(hardware, local_size, here, name, message, machine) -> None:
     asked, place = request(hardware=hardware), Place(rank=0, size=4, local_size=local_size, launch="x")
     machine += [replace(GPU, name=name)] * here
-    with pytest.raises(HardwareError, match=message):
-        training_cluster(asked, place=place)
+    must_refuse(HardwareError, message, training_cluster, asked, place=place)
     machine[:] = [GPU] * local_size
     assert training_cluster(asked, place=place).name == hardware
 

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -64,14 +63,6 @@ def test_a_quiet_preparation_speaks_where_it_fails(run, worker, capfd, status, s
     assert capfd.readouterr().err == said
 
 
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module that stands in for the one that builds."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(torch_helpers, "MODEL_SHAPE", "standin")
-    return tmp_path / "standin.py"
-
-
 REFUSES = "json.dump({'refused': [json.load(sys.stdin)['file'] + ' is odd']}, sys.stdout)"
 
 
@@ -83,8 +74,10 @@ REFUSES = "json.dump({'refused': [json.load(sys.stdin)['file'] + ' is odd']}, sy
         ("import time; time.sleep(60)", 0.5, "has no row in the catalogue, and building it took more than 0.5 s"),
     ],
 )
-def test_a_build_that_fails_says_why_and_one_without_an_end_is_ended(program, build, limit, said, monkeypatch):
+def test_a_build_that_fails_says_why_and_one_without_an_end_is_ended(build, limit, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(torch_helpers, "MODEL_SHAPE", "standin")
     monkeypatch.setattr(torch_helpers, "LIMIT_SECONDS", limit)
-    program.write_text(build)
+    (tmp_path / "standin.py").write_text(build)
     with pytest.raises(ModelError, match=said):
         built_shape({"model_type": "stranger"}, file="m/config.json")

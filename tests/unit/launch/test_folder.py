@@ -24,6 +24,7 @@ from shardwise.spec.request import read_request
 from shardwise.spec.result import HASHED_BYTES
 from shardwise.spec.run import RunDirectory, append_line, read_json, write_json
 from shardwise.train.saving.identity import identity_of
+from tests.refusals import said_by
 
 
 def job(**keys: Any) -> Job:
@@ -134,12 +135,8 @@ def test_a_folder_is_one_runs_at_a_time_and_no_file(run: RunDirectory) -> None:
 BEFORE = {"first_step": 1, "hardware": "cpu:4", "world_size": 4}
 
 
-@pytest.fixture
-def now():
-    return api.plan(overrides=["model=smollm2-135m", "hardware=cpu:2", "data.num_rows=10", "data.max_length=64"])
-
-
-def test_another_number_of_processes_is_said_or_refused_and_the_same_is_not(run, now) -> None:
+def test_another_number_of_processes_is_said_or_refused_and_the_same_is_not(run) -> None:
+    now = api.plan(overrides=["model=smollm2-135m", "hardware=cpu:2", "data.num_rows=10", "data.max_length=64"])
     append_line(run.starts, BEFORE)
     assert replanned(run, now, allowed=True) is None, "there is no checkpoint to go on from"
     write_json(run.checkpoint(7) / "manifest.json", {})
@@ -149,9 +146,7 @@ def test_another_number_of_processes_is_said_or_refused_and_the_same_is_not(run,
         f"({layout.strategy}, {layout.written}) and goes on from checkpoint-7 with the same global batch and the same "
         "samples"
     )
-    with pytest.raises(RunDirectoryError) as caught:
-        replanned(run, now, allowed=False)
-    assert str(caught.value) == (
+    assert said_by(RunDirectoryError, replanned, run, now, allowed=False) == (
         f"the run in {run.root} was planned for cpu:4 and comes back with cpu:2, and --no-replan is set; start it with "
         "cpu:4 again, or leave --no-replan out to plan it again"
     )

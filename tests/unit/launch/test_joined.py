@@ -10,7 +10,7 @@ from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.processes import torchrun as joined
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.torchrun import Place
-from tests.refusals import said_by
+from tests.refusals import must_refuse, said_by
 
 STARTED = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
 FIRST = Place(rank=0, size=2, local_size=2, launch="x")
@@ -51,8 +51,7 @@ def test_a_place_is_read_from_the_launchers_variables_with_how_long_it_waits(mon
 
 @pytest.mark.parametrize("wrong", [{"RANK": "one"}, {"RANK": "4"}, {"LOCAL_WORLD_SIZE": "9"}, {"WORLD_SIZE": ""}])
 def test_impossible_variables_are_refused(wrong) -> None:
-    with pytest.raises(InputError, match="the environment says"):
-        joined.place_in_group({**STARTED, **wrong})
+    must_refuse(InputError, "the environment says", joined.place_in_group, {**STARTED, **wrong})
 
 
 def test_the_other_ranks_exit_with_the_code_of_rank_0_and_quietly(run, capfd, monkeypatch) -> None:
@@ -80,14 +79,12 @@ def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_si
     joined.write_preparing(run, FIRST)
     joined.write_begin(run, replace(FIRST, launch="another"), kind="cpu")
     heard: list[str] = []
-    waiting = threading.Thread(
-        target=lambda: heard.append(joined.wait_for_rank_0(run, SECOND, say=silent)), daemon=True
-    )
-    waiting.start()
-    waiting.join(timeout=1.0)
-    assert waiting.is_alive()
+    waits = threading.Thread(target=lambda: heard.append(joined.wait_for_rank_0(run, SECOND, say=silent)), daemon=True)
+    waits.start()
+    waits.join(timeout=1.0)
+    assert waits.is_alive()
     joined.write_begin(run, FIRST, kind="cuda")
-    waiting.join(timeout=5)
+    waits.join(timeout=5)
     assert heard == ["cuda"], "and nothing of another launch"
 
 
@@ -155,11 +152,9 @@ def test_a_signal_after_an_error_does_not_end_the_rank_that_is_to_print_it(run) 
             signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
         assert requests.received == [signal.SIGTERM]
-        with pytest.raises(InterruptedError):
-            signal.raise_signal(signal.SIGTERM)
+        said_by(InterruptedError, signal.raise_signal, signal.SIGTERM)
         with StopRequests(also_after_errors=True):
             pass
-        with pytest.raises(InterruptedError):
-            signal.raise_signal(signal.SIGTERM)
+        said_by(InterruptedError, signal.raise_signal, signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -12,7 +12,7 @@ from shardwise.launch.failure import RankExit
 from shardwise.launch.nodes import peers as module
 from shardwise.launch.nodes.meeting import Nodes, gather, join, listen
 from shardwise.launch.nodes.peers import Peers, word_of
-from tests.refusals import said_by
+from tests.refusals import must_refuse, said_by
 from tests.unit.fakes import wait_until
 
 
@@ -68,8 +68,7 @@ def test_two_nodes_that_meet_tell_each_other_how_ranks_ended_and_node_0_how_it_w
     assert first.blame() is None
     first.send(word_of(WorkerFailedError("rank 1 was ended by signal 9")))
     other.settle([])
-    with pytest.raises(WorkerFailedError, match="rank 1 was ended by signal 9"):
-        other.conclude()
+    must_refuse(WorkerFailedError, "rank 1 was ended by signal 9", other.conclude)
 
 
 @pytest.mark.parametrize("error", [InputError("no"), StoppedError("saved", exit_code=143), WorkerFailedError("why")])
@@ -108,8 +107,7 @@ def test_nodes_of_different_starts_do_not_meet(nodes) -> None:
         other = join(replace(nodes, rank=1, count=3), say=print)
         with pytest.raises(InputError, match="was started with --nodes 3, and node 0 with --nodes 2; make them equal"):
             gather(nodes, server, say=print)
-        with pytest.raises(InputError, match="make them equal"):
-            other.await_begin()
+        must_refuse(InputError, "make them equal", other.await_begin)
         other.close()
 
 

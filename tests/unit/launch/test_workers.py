@@ -20,7 +20,7 @@ from shardwise.launch.processes.workers import run_workers
 from shardwise.launch.ranks import local_ranks
 from shardwise.spec.run import RunDirectory, read_json, write_json
 from tests.marks import first
-from tests.refusals import said_by
+from tests.refusals import must_refuse, said_by
 from tests.unit.fakes import processes_of, wait_until
 
 pytestmark = pytest.mark.dist
@@ -135,8 +135,7 @@ def test_a_run_that_has_finished_has_finished_whatever_ends_its_processes(run, w
     module = worker(f"SIZE, SHA256 = {size}, {digest!r}\n{ABORTED}")
     updates: list[FollowUpdate] = []
     if not is_whole:
-        with pytest.raises(WorkerFailedError, match="was ended by signal 6"):
-            run_workers(run, processes=2, module=module)
+        must_refuse(WorkerFailedError, "was ended by signal 6", run_workers, run, processes=2, module=module)
         return
     run_workers(run, processes=2, module=module, on_update=updates.append)
     (notice,) = [update for update in updates if isinstance(update, Notice)]
@@ -159,14 +158,12 @@ outcome("finished")
     assert notice.startswith("rank 1 failed while training (step 17): ValueError: the first time")
     assert notice.endswith("; all ranks are started again")
     (run.root / "failed").unlink()
-    with pytest.raises(WorkerFailedError, match="the first time"):
-        run_workers(run, processes=2, module=module)
+    must_refuse(WorkerFailedError, "the first time", run_workers, run, processes=2, module=module)
 
 
 def test_what_the_user_has_to_change_is_not_started_again(run, worker) -> None:
     module = worker('(run.root / str(os.getpid())).touch()\nfail("no such row", input_error=True)')
-    with pytest.raises(InputError, match=r"^no such row$"):
-        run_workers(run, processes=1, module=module, max_restarts=3)
+    must_refuse(InputError, r"^no such row$", run_workers, run, processes=1, module=module, max_restarts=3)
     assert len([path for path in run.root.iterdir() if path.name.isdigit()]) == 1
 
 

@@ -95,9 +95,8 @@ def test_keys_are_those_from_which_peft_loads_an_adapter(family: str, tmp_path: 
     files = {saved_key(name, made): value for name, value in trained.items()}
     assert any("mlp.shared_expert." in key for key in files)
     save_file(files, tmp_path / "adapter_model.safetensors")
-    loaded = PeftModel.from_pretrained(
-        transformers.AutoModelForCausalLM.from_config(tiny_config(family)), str(tmp_path)
-    )
+    base = transformers.AutoModelForCausalLM.from_config(tiny_config(family))
+    loaded = PeftModel.from_pretrained(base, str(tmp_path))
     found = dict(loaded.get_base_model().named_parameters())
     assert [name for name, value in trained.items() if not torch.equal(found[name], value)] == []
 

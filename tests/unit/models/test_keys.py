@@ -19,7 +19,8 @@ from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
 from shardwise.spec.support.trained import refused_everywhere
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import installed, said_by
+from tests.dist.worlds import installed, said_by, skip_without
+from tests.refusals import must_refuse
 from tests.unit.catalog.small import small_config, their_config
 from tests.unit.plan.asking import job
 
@@ -79,11 +80,9 @@ def test_an_expert_that_lacks_a_matrix_or_has_an_odd_one_is_a_sentence(tmp_path:
     stored = load_file(tmp_path / "model.safetensors")
     key = next(key for key in stored if key.endswith("layers.0.block_sparse_moe.experts.1.w1.weight"))
     change_file(tmp_path, {key: torch.ones(3, 5)})
-    with pytest.raises(ModelError, match=r"experts\.1\.w1\.weight has the shape \(3, 5\), and .*experts\.0"):
-        load(tmp_path)
+    must_refuse(ModelError, r"experts\.1\.w1\.weight has the shape \(3, 5\), and .*experts\.0", load, tmp_path)
     save_file({k: v for k, v in stored.items() if k != key}, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=r"experts lack a matrix: there are \d+ like .*w1\.weight, \d+ like"):
-        load(tmp_path)
+    must_refuse(ModelError, r"experts lack a matrix: there are \d+ like .*w1\.weight, \d+ like", load, tmp_path)
 
 
 def test_older_buffers_are_passed_over_and_one_weight_under_two_keys_is_a_sentence(tmp_path: Path) -> None:
@@ -94,8 +93,7 @@ def test_older_buffers_are_passed_over_and_one_weight_under_two_keys_is_a_senten
     load(tmp_path)
     weight = saved_by_transformers("gpt_neox", tmp_path, tied=False)["lm_head.weight"]
     change_file(tmp_path, {"lm_head.weight": weight.detach().clone()})
-    with pytest.raises(ModelError, match=r"embed_out\.weight and lm_head\.weight are both lm_head\.weight of this"):
-        load(tmp_path)
+    must_refuse(ModelError, r"embed_out\.weight and lm_head\.weight are both lm_head\.weight of this", load, tmp_path)
 
 
 def test_what_is_wrong_is_said_of_the_key_in_the_file(tmp_path: Path) -> None:
@@ -106,8 +104,7 @@ def test_what_is_wrong_is_said_of_the_key_in_the_file(tmp_path: Path) -> None:
 
 
 def test_what_loading_makes_of_weights_in_an_unknown_way_is_refused(tmp_path) -> None:
-    if not installed(["inkling2_text"]):
-        pytest.skip("the installed transformers has no inkling2_text")
+    skip_without("inkling2_text")
     tiny_config("inkling2_text").save_pretrained(tmp_path)
     shape = shape_of(str(tmp_path))
     assert "w13_weight transformers makes model.layers.0.mlp.experts.gate_up_proj as it loads" in shape.untrained

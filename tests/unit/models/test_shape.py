@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from torch import nn
 
-from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
 from shardwise.methods.lora import add_adapters
@@ -15,17 +14,16 @@ from shardwise.models.anatomy import find_anatomy
 from shardwise.models.built import shape as module
 from shardwise.models.built.generic import bare_experts_of
 from shardwise.models.built.shape import built_shape
-from shardwise.plan.work.inventory import take_inventory
 from shardwise.programs import model_shape
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import Matrix, ModelShape
 from shardwise.spec.support.attention import UNTOLD
 from shardwise.spec.support.splits import STAGED_FAMILIES, TENSOR_FAMILIES
 from shardwise.spec.support.trained import refusal, refused_everywhere
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import installed
+from tests.dist.worlds import installed, skip_without
+from tests.refusals import must_refuse
 from tests.unit.catalog.small import build, small_config, their_config
-from tests.unit.plan.asking import job
+from tests.unit.plan.asking import Layout, job, shape_from_data, take_inventory
 
 KINDS = installed(tuple(FAMILIES))
 #: Families whose attention transformers does not run by name, or masks without positions.
@@ -58,9 +56,7 @@ def test_a_build_is_counted_as_the_catalogue_counts_it(kind: str) -> None:
     assert theirs.names.embedding == ours.names.embedding and theirs.names.blocks == ours.names.blocks
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if FAMILIES[kind].experts is None and kind not in OWN_ATTENTION]
-)
+@pytest.mark.parametrize("kind", [k for k in KINDS if FAMILIES[k].experts is None and k not in OWN_ATTENTION])
 def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
     found = built(small_config(kind)).built
     assert ("stages" in found) == (kind in STAGED_FAMILIES)
@@ -78,8 +74,7 @@ def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
     ],
 )
 def test_why_a_build_stays_whole_is_said(kind: str, stages: str, slices: str) -> None:
-    if not installed([kind]):
-        pytest.skip(f"the installed transformers has no {kind}")
+    skip_without(kind)
     found = built(json.loads(tiny_config(kind).to_json_string(use_diff=False)))
     assert found.unstaged.startswith(stages) and slices in found.unsliced
     for layout, why in ((Layout(pp=2), found.unstaged), (Layout(tp=2), found.unsliced)):
@@ -93,8 +88,7 @@ def test_experts_that_read_their_routes_are_stood_in_for(kind: str) -> None:
 
 
 def stranger(kind: str, **changes: Any) -> dict[str, Any]:
-    if not installed([kind]):
-        pytest.skip(f"the installed transformers has no {kind}")
+    skip_without(kind)
     sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97}
     return {"model_type": kind, **sizes, "max_position_embeddings": 40, **SPECIALS, **changes}
 
@@ -154,8 +148,7 @@ def test_a_stranger_is_counted_exactly(kind: str, changes: dict[str, Any], kinds
     ],
 )
 def test_what_is_no_decoder_is_refused_as_what_it_is(kind: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        built_shape(stranger(kind), file="config.json")
+    must_refuse(ModelError, message, built_shape, stranger(kind), file="config.json")
 
 
 def test_what_a_configuration_calls_otherwise_is_read_under_the_name_that_its_class_knows() -> None:
@@ -188,8 +181,7 @@ def test_the_program_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     ],
 )
 def test_what_cannot_be_built_is_refused_in_a_sentence(kind: str, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        built({**small_config(kind), **changes})
+    must_refuse(ModelError, message, built, {**small_config(kind), **changes})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
 
-from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.data.micro_batches import Documents
 from shardwise.models.varlen import register
@@ -17,7 +16,7 @@ from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.trained import refused_everywhere
 from tests.dist.worlds import installed
 from tests.unit.catalog.small import small_config, their_config
-from tests.unit.plan.asking import job
+from tests.unit.plan.asking import job, shape_from_data
 
 LENGTHS = [[5, 1, 9, 3], [11, 7]]
 JOB = job(data={"packing": True, "max_length": 40}, train={"disable_dropout": True})

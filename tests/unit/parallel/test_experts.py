@@ -15,9 +15,8 @@ from shardwise.parallel.context import Context
 from shardwise.parallel.context_attention import _halves
 from shardwise.parallel.experts import RealRows, leave_padding
 from shardwise.plan.costs.attention import multiplications
-from shardwise.spec.layout.axes import Layout
 from shardwise.train.step import _places
-from tests.unit.plan.asking import execution, job, shape, work
+from tests.unit.plan.asking import Layout, execution, job, shape, work
 
 REAL = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
 LENGTH = 256
@@ -78,8 +77,7 @@ def _compared(documents: torch.Tensor, *, degree: int, index: int) -> tuple[int,
     mesh: Any = SimpleNamespace(size=lambda: degree, get_local_rank=lambda: index, get_group=lambda: None)
     context = Context(mesh)
     context._documents = documents[None]
-    q_length = LENGTH // degree
-    mask = context._mask(q_length=q_length, mask_function=causal_mask_function, device=torch.device("cpu"))
+    mask = context._mask(q_length=LENGTH // degree, mask_function=causal_mask_function, device=torch.device("cpu"))
     whole = torch.zeros(1, 1, LENGTH, 4)
     given = [(mine, of) for mine, of in _halves(context._parts, whole, whole, mask)]
     computed = sum((mine.stop - mine.start) * of.keys.shape[2] for mine, of in given)
@@ -99,5 +97,4 @@ def test_ranks_compute_as_many_scores_on_drawn_packings(degree) -> None:
         scores = [computed for computed, _ in ranks]
         assert max(scores) <= 1.05 * min(scores)
         assert sum(scores) == pytest.approx(masked / widths, rel=1e-6)
-        sizes = documents.bincount().tolist()
-        assert sum(seen for _, seen in ranks) == sum(size * (size + 1) // 2 for size in sizes)
+        assert sum(seen for _, seen in ranks) == sum(size * (size + 1) // 2 for size in documents.bincount().tolist())

@@ -16,6 +16,7 @@ from shardwise.spec.layout.axes import AXES, Layout
 from shardwise.train.watching.progress import LONG_SECONDS
 from tests.dist.worlds import run_world, said_by
 from tests.marks import first
+from tests.refusals import must_refuse
 from tests.unit.launch.test_joined import REMEDY
 
 TWO = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.1.0.5", "fe80::1"), "ib0": ("10.2.0.5",)}
@@ -95,8 +96,7 @@ def test_an_interface_that_is_not_there_is_named_with_its_variable_before_anyone
         "(env -u GLOO_SOCKET_IFNAME)"
     )
     monkeypatch.setenv(VARIABLE, "lo,eth9")
-    with pytest.raises(InputError, match="GLOO_SOCKET_IFNAME is lo,eth9"):
-        check_named(gpus=False)
+    must_refuse(InputError, "GLOO_SOCKET_IFNAME is lo,eth9", check_named, gpus=False)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,7 @@ def test_nccls_variable_is_read_as_nccl_reads_it_where_there_are_gpus(value, is_
     if is_known:
         check_named(gpus=True)
         return
-    with pytest.raises(InputError, match=f"NCCL_SOCKET_IFNAME is {value}, and .* has lo"):
-        check_named(gpus=True)
+    must_refuse(InputError, f"NCCL_SOCKET_IFNAME is {value}, and .* has lo", check_named, gpus=True)
 
 
 def test_an_address_is_here_where_it_is_this_machines_own() -> None:

@@ -13,13 +13,10 @@ from typing import Any, NamedTuple
 from shardwise.catalog.gpus import known_gpus, parse_hardware
 from shardwise.catalog.models import find_model, known_models
 from shardwise.errors import ShardwiseError
-from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.time.step import forecast_time
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
 from shardwise.spec.support.attention import attention_refusal
 from shardwise.spec.support.trained import execution_refusals
-from tests.unit.plan.asking import job, work
+from tests.unit.plan.asking import Execution, Layout, forecast_memory, job, work
 
 SEED, COUNT = 46, 500
 STORED = Path(__file__).with_name("drawn.tsv")

@@ -7,13 +7,11 @@ from statistics import median
 import pytest
 
 from shardwise.plan.costs import loss
-from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.time.step import step_of
 from shardwise.plan.work import activations
 from shardwise.plan.work.activations import BlockSetting
 from shardwise.units import GIB
-from tests.unit.configs import config
-from tests.unit.plan.asking import execution, job, shape, work
+from tests.unit.plan.asking import config, execution, forecast_memory, job, shape, work
 
 
 def model(family, *sizes, vocab, tied=True, **others):

@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 
 from shardwise.catalog.offers import every_size
 from shardwise.errors import UnsupportedError
-from shardwise.plan.answer import make_plan
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.forecast import Plan
 from tests.marks import CI
-from tests.unit.plan.asking import TINY, find_model, job, parse_hardware, plan, shape
+from tests.unit.plan.asking import TINY, find_model, job, make_plan, parse_hardware, plan, shape
 
 #: Logits of 64 such sequences of 43 tokens are one chunk, and of 44 two.
 WORDY = {**TINY, "vocab_size": 48_000, "max_position_embeddings": 24}

@@ -59,8 +59,7 @@ def make_plan(job: Job, *, parts: dict[str, int] = FORECAST_PARTS, world_size: i
 
 
 def mfu_of(job: Job, *, rate: float, world_size: int) -> float:
-    length = COUNTS["num_tokens"] / COUNTS["num_samples"]
-    per_token = model_flops_per_token(SHAPE, length=length, lora=job.adapters)
+    per_token = model_flops_per_token(SHAPE, length=COUNTS["num_tokens"] / COUNTS["num_samples"], lora=job.adapters)
     return per_token * rate / (world_size * PEAK_FLOPS)
 
 
@@ -129,9 +128,7 @@ class RunMaker:
             append_line(self.run.metrics, found)
         return self
 
-    def measured(
-        self, outcome: str = "finished", parts: dict[str, int] = MEASURED_PARTS, execution: Execution | None = None
-    ) -> Self:
+    def measured(self, outcome="finished", parts=MEASURED_PARTS, execution: Execution | None = None) -> Self:
         peak = sum(parts.values())
         ranks = [{"rank": rank, "peak_memory_bytes": peak, **parts} for rank in range(self.world_size)]
         dtypes = {"weights": "float32", "compute": "bfloat16", "reduction": "float32", "optimizer": "float32"}

@@ -18,6 +18,7 @@ from shardwise.report.pages.run_page import report_html
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, append_line, read_json, write_json, write_text
+from tests.refusals import must_refuse
 from tests.speed import quiet_seconds
 from tests.unit.cli.mistakes.odd import spoiled
 from tests.unit.report import runs
@@ -37,15 +38,9 @@ def check_of(report: Report, name: str) -> Check:
 def test_figures_stand_beside_their_forecasts(run) -> None:
     report = collect(run)
     rate, percent = runs.TOKENS_PER_STEP / runs.STEP_SECONDS, pytest.approx
-    expected = {
-        "peak memory": (20 * GIB, percent(5.0)),
-        "weights": (10 * GIB, 0),
-        "other": (6 * GIB, percent(100 / 6)),
-        "context": (None, None),
-        "step time": (runs.STEP_SECONDS, percent(10.0)),
-        "throughput": (rate, percent(-10.0)),
-        "total time": (runs.TRAIN_SECONDS, percent(-20.0)),
-    }
+    expected = {"peak memory": (20 * GIB, percent(5.0)), "weights": (10 * GIB, 0), "other": (6 * GIB, percent(100 / 6))}
+    expected |= {"context": (None, None), "step time": (runs.STEP_SECONDS, percent(10.0))}
+    expected |= {"throughput": (rate, percent(-10.0)), "total time": (runs.TRAIN_SECONDS, percent(-20.0))}
     assert {what: (row(report, what).measured, row(report, what).error_percent) for what in expected} == expected
     forecasts = {what: row(report, what).forecast for what in ("peak memory", "other", "context")}
     assert forecasts == {"peak memory": 21 * GIB, "other": 7 * GIB, "context": GIB}
@@ -269,8 +264,7 @@ def test_lines_of_metrics_that_are_no_records_are_counted_and_left_out(run) -> N
 @pytest.mark.parametrize(("name", "found"), [("nowhere", "no such folder"), ("file", "is a file"), (".", "none of")])
 def test_a_folder_that_is_no_run_directory_is_refused_with_a_sentence(tmp_path, name, found) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(RunDirectoryError, match=found):
-        collect(RunDirectory(tmp_path / name))
+    must_refuse(RunDirectoryError, found, collect, RunDirectory(tmp_path / name))
 
 
 def test_a_plan_that_chose_nothing_or_something_impossible_is_no_forecast(run) -> None:
@@ -320,8 +314,7 @@ def test_report_json_is_whole_and_states_each_error(run) -> None:
     assert written["memory"]["ranks"][0]["measured_parts"] == runs.MEASURED_PARTS
     run.report_html.unlink()
     run.report_html.mkdir()
-    with pytest.raises(RunDirectoryError, match="the report cannot be written"):
-        write_report(collect(run), run)
+    must_refuse(RunDirectoryError, "the report cannot be written", write_report, collect(run), run)
     made = report_at_the_end(run)
     assert (made.gaps[-1].file, "the report cannot be written" in made.gaps[-1].reason) == ("report.html", True)
     said = closing_lines(TrainResult(run=run, outcome="finished", step=2, report=made))

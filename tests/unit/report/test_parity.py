@@ -64,14 +64,12 @@ def test_the_first_difference_and_the_figure_nearest_its_cause_are_named() -> No
     assert not parity.agrees
     assert parity.sentence == "fsdp-2 differs at step 7: grad_norm is 1.25, on one process 1.1428571428571428"
     sentence = "fsdp-2 differs at step 2: trained_tokens is 3, on one process 52"
-    found = beside(changed(2, loss=9.0, grad_norm=9.0, trained_tokens=3))
-    assert first_of(found) == (2, "trained_tokens", sentence)
+    assert first_of(beside(changed(2, loss=9.0, grad_norm=9.0, trained_tokens=3))) == (2, "trained_tokens", sentence)
 
 
 @pytest.mark.parametrize("figure", ["tokens", "trained_tokens", "epoch", "learning_rate"])
 def test_counts_epochs_and_learning_rates_are_exact(figure: str) -> None:
-    value = records()[4][figure]
-    assert first_of(beside(changed(5, **{figure: value * (1 + 1e-9)})))[:2] == (5, figure)
+    assert first_of(beside(changed(5, **{figure: records()[4][figure] * (1 + 1e-9)})))[:2] == (5, figure)
 
 
 def test_what_only_one_run_has_or_neither_and_evaluations_are_differences() -> None:

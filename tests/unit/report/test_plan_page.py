@@ -14,7 +14,7 @@ from shardwise.report.pages.run_page import memory_by_rank
 from shardwise.spec.plan.timeline import Lane, Timeline, TimelineSpan
 from tests.unit.cli.plans import nothing_fits, plan
 from tests.unit.report.runs import FORECAST_PARTS, GIB, MEASURED_PARTS
-from tests.unit.report.test_html import HOSTILE, Page, assert_safe
+from tests.unit.report.test_html import HOSTILE, Page, safe_page
 
 LANES = (Lane(ranks=(0, 1), computing=0.5), Lane(ranks=(2, 3), computing=0.25))
 
@@ -29,8 +29,7 @@ def timeline(*spans: TimelineSpan) -> Timeline:
 
 def test_the_page_has_the_plan_and_asks_for_nothing() -> None:
     source = plan_html(plan(), timeline(span(0, 0, 2), span(2, 2, 4)))
-    page = Page(source)
-    assert_safe(page, source)
+    page = safe_page(source)
     for words in ("fsdp fits on 4x RTX-6000-Ada", "capacity 48.0 GiB", "chosen", "does not fit", "busy 93 %", "$12.50"):
         assert words in page.words
     names = re.findall(r'<th scope="col"[^>]*>([^<]*)<', source.split("<h2>Candidates</h2>")[1])
@@ -42,14 +41,11 @@ def test_the_page_has_the_plan_and_asks_for_nothing() -> None:
 
 
 def test_a_plan_where_nothing_fits_has_a_page_and_hostile_names_are_text() -> None:
-    source = plan_html(replace(nothing_fits(), advice=("on 8x H100-SXM it fits",)), None)
-    page = Page(source)
-    assert_safe(page, source)
+    page = safe_page(plan_html(replace(nothing_fits(), advice=("on 8x H100-SXM it fits",)), None))
     assert "Nothing fits on 4x RTX-6000-Ada" in page.words
     assert "on 8x H100-SXM it fits" in page.words and "One step" not in page.words
     made = plan()
-    source = plan_html(replace(made, job={**made.job, "model": HOSTILE}, hardware={"name": HOSTILE}), None)
-    assert_safe(Page(source), source)
+    safe_page(plan_html(replace(made, job={**made.job, "model": HOSTILE}, hardware={"name": HOSTILE}), None))
 
 
 def test_what_is_not_trained_is_said_at_the_top_and_offloads_at_their_candidate() -> None:
@@ -69,8 +65,7 @@ def test_lanes_say_which_gpus_they_are_and_how_much_they_compute() -> None:
     assert (part.start, part.width) == (50.0, 25.0)
     assert part.tip == "GPU 2-3: forward of layer 0, 1.00 s from 2.00 s"
     assert chart.table.rows[0] == ("GPU 0-1", "50 % of the step", "2.00 s")
-    many = [span(0, i / 1000, (i + 1) / 1000, name=f"forward of layer {i}") for i in range(1000)]
-    found = merged(many, within=0.001)
+    found = merged([span(0, i / 1000, (i + 1) / 1000, name=f"forward of layer {i}") for i in range(1000)], within=0.001)
     assert len(found) < 400, "stretches too small to be seen are drawn as one"
     assert found[0][1].startswith("forward of layer 0 to forward of layer")
     assert (found[0][2], found[-1][3]) == (0.0, 1.0)

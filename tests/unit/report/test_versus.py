@@ -15,7 +15,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.timeline import Lane, Timeline, TimelineSpan
 from shardwise.spec.run import RunDirectory, announce, read_metrics
 from tests.unit.report.runs import GIB, RunMaker
-from tests.unit.report.test_html import HOSTILE, Page, assert_safe
+from tests.unit.report.test_html import HOSTILE, Page, safe_page
 
 
 def executed(*, micros: int = 4, **degrees: Any) -> Execution:
@@ -101,13 +101,11 @@ def test_the_fastest_stands_first_and_a_run_without_a_measured_step_last(tmp_pat
 def test_the_page_shows_every_layout_to_one_scale_and_runs_nothing(tmp_path) -> None:
     found = versus([ran(tmp_path, name, seconds=s) for name, s in (("a-2", 4.0), ("b-2", 1.0))], job=HOSTILE)
     source = versus_html(replace(found, unable=(("tp-2", HOSTILE),)))
-    shown = Page(source)
-    assert_safe(shown, source)
+    shown = safe_page(source)
     for words in ("b-2 is the fastest", "a-2", "Step time", "GPU utilisation", "Peak memory", "tp-2: "):
         assert words in shown.words
     assert source.count("<svg") == 3 * 2 * 2, "each figure, measured and forecast, of each layout"
-    chart = bars_of(found, "step time")
-    widths = {(bar.label, bar.under): bar.segments[0].width for bar in chart.bars}
+    widths = {(bar.label, bar.under): bar.segments[0].width for bar in bars_of(found, "step time").bars}
     expected = {("a-2", "measured"): 100, ("b-2", "measured"): 25, ("b-2", "forecast"): 55}
     assert {bar: widths[bar] for bar in expected} == pytest.approx(expected)
     assert bars_of(versus([], job="tiny"), "step time") is None

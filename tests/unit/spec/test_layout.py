@@ -15,6 +15,7 @@ from shardwise.spec.job.strict import from_plain
 from shardwise.spec.layout.axes import AXES, STRATEGIES, Layout
 from shardwise.spec.layout.execution import Execution, accumulation_steps
 from shardwise.spec.model.stages import balanced, stage_blocks, unit_blocks
+from tests.refusals import must_refuse
 
 degrees = st.integers(1, 5)
 layouts = st.builds(Layout, dp_replicate=degrees, dp_shard=degrees, tp=degrees, pp=degrees, cp=degrees)
@@ -92,8 +93,7 @@ def strategy(name: str, *gpus: int) -> Callable[[], object]:
     ],
 )
 def test_what_is_no_layout_is_refused_in_a_sentence(make, says) -> None:
-    with pytest.raises(ValueError, match=says):
-        make()
+    must_refuse(ValueError, says, make)
 
 
 def test_a_large_head_takes_blocks_off_the_last_stage() -> None:
@@ -123,7 +123,6 @@ def test_every_block_is_in_one_unit_and_all_but_the_last_are_large_enough(sizes,
     ],
 )
 def test_units_of_whole_weights_are_refused_but_where_they_come_from_the_host(keys) -> None:
-    with pytest.raises(JobError, match="has no effect where weights are whole on every GPU"):
-        job_from_data({"model": "m", **keys})
+    must_refuse(JobError, "has no effect where weights are whole on every GPU", job_from_data, {"model": "m", **keys})
     job = job_from_data({"model": "m", "layout": {"prefetch": 3}, "train": {"offload": "parameters"}})
     assert job.layout.to_layout() == Layout(prefetch=3)

@@ -5,16 +5,14 @@ from typing import Any
 
 import pytest
 
-from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.models import config_of, find_model
 from shardwise.errors import JobError, ModelError, UnsupportedError
 from shardwise.launch.run_folder import first_difference
 from shardwise.spec.job.file import job_from_data
-from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.trained import impossibilities, not_trained, refusal
-from tests.unit.plan.asking import execution
+from tests.refusals import must_refuse
+from tests.unit.plan.asking import Job, Layout, execution, shape_from_data
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 LLAMA3 = {"factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 4.0, "high_freq_factor": 4.0}
@@ -90,8 +88,7 @@ def test_rotary_positions_that_follow_the_longest_sequence(config: dict[str, Any
 @pytest.mark.parametrize(("tp", "length", "mended"), [(4, 62, None), (3, 64, 63), (3, 63, None), (5, 64, 60)])
 def test_rows_that_a_layout_makes_too_long_are_refused(tp: int, length: int, mended: int | None) -> None:
     heads = {"num_attention_heads": 60, "num_key_value_heads": 60, "hidden_size": 960}
-    scaling = {"rope_type": "dynamic", "factor": 2.0}
-    model = shape("llama", max_position_embeddings=64, rope_scaling=scaling, **heads)
+    model = shape("llama", max_position_embeddings=64, rope_scaling={"rope_type": "dynamic", "factor": 2.0}, **heads)
     job = Job.model_validate({"model": "m", "data": {"path": "rows", "max_length": length}})
     assert impossibilities(job, execution(), model=model) == []
     found = impossibilities(job, execution(Layout(tp=tp)), model=model)
@@ -118,8 +115,7 @@ def test_blocks_that_are_left_out_at_random_are_refused_on_several_ranks(layout:
 
 @pytest.mark.parametrize("value", ["0.1", True, -0.1, 1.5, None])
 def test_a_chance_that_is_none_is_named(value: object) -> None:
-    with pytest.raises(ModelError, match=r"layerdrop is .*; expected a number from 0 to 1"):
-        shape("opt", layerdrop=value)
+    must_refuse(ModelError, r"layerdrop is .*; expected a number from 0 to 1", shape, "opt", layerdrop=value)
 
 
 def test_a_family_that_is_not_sliced_either_is_told_with_it() -> None:
@@ -146,8 +142,7 @@ def _job(rope: dict[str, Any] | None, model: str = "qwen3-8b") -> Job:
     ],
 )
 def test_what_transformers_would_refuse_or_warn_of_is_refused(rope, said) -> None:
-    with pytest.raises(JobError, match=said):
-        _job(rope)
+    must_refuse(JobError, said, _job, rope)
 
 
 def test_a_shape_reaches_as_far_as_its_positions_are_stretched() -> None:
@@ -165,8 +160,7 @@ def test_a_shape_reaches_as_far_as_its_positions_are_stretched() -> None:
 
 @pytest.mark.parametrize(("model", "said"), [("gpt2", "has learned positions"), ("gemma-3-1b", "rotate in several")])
 def test_models_that_it_does_not_fit_are_refused(model, said) -> None:
-    with pytest.raises(UnsupportedError, match=said):
-        find_model(model, rope=_job(YARN).rope_scaling)
+    must_refuse(UnsupportedError, said, find_model, model, rope=_job(YARN).rope_scaling)
 
 
 def test_a_run_goes_on_with_the_same_value_alone() -> None:

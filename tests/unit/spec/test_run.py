@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from shardwise.spec import run as files
+from tests.refusals import must_refuse, said_by
 
 
 def test_a_record_that_is_still_being_written_or_no_json_is_left_out(tmp_path: Path) -> None:
@@ -12,8 +11,7 @@ def test_a_record_that_is_still_being_written_or_no_json_is_left_out(tmp_path: P
     run.metrics.write_text('nonsense\n[1]\n{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
     assert [record["step"] for record in files.read_metrics(run)] == [1]
     assert files.read_json(run.metrics) is files.read_json(tmp_path / "missing.json") is None
-    with pytest.raises(ValueError, match="Out of range float"):
-        files.append_line(run.metrics, {"loss": float("nan")})
+    must_refuse(ValueError, "Out of range float", files.append_line, run.metrics, {"loss": float("nan")})
 
 
 def test_a_resumed_run_forgets_the_steps_it_takes_again(tmp_path: Path) -> None:
@@ -38,7 +36,6 @@ def test_only_committed_checkpoints_count_and_the_newest_comes_first(tmp_path: P
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
     files.write_text(tmp_path / "a.txt", "old")
-    with pytest.raises(UnicodeEncodeError):
-        files.write_text(tmp_path / "a.txt", "\ud800")
+    said_by(UnicodeEncodeError, files.write_text, tmp_path / "a.txt", "\ud800")
     assert (tmp_path / "a.txt").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

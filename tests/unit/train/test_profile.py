@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import masking_utils
 
-from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.models.built.shape import built_shape
 from shardwise.plan.answer import _of_which_code
@@ -17,11 +16,10 @@ from shardwise.spec.model.profile import Amount, ModelProfile
 from shardwise.train.rehearsing.fake_kernels import _KERNELS, _run
 from shardwise.train.rehearsing.profile import profile_blocks
 from shardwise.train.rehearsing.profiles import lengths_for, narrowed
-from tests.dist.worlds import installed
+from tests.dist.worlds import skip_without
 from tests.marks import first
 from tests.unit.catalog.small import small_config, their_config
-from tests.unit.configs import config
-from tests.unit.plan.asking import execution, job, shape, work
+from tests.unit.plan.asking import config, execution, job, shape, shape_from_data, work
 
 LENGTH = 32
 #: Keys of small configurations. A Falcon of one head of keys writes scores out, and keeps fewer.
@@ -54,8 +52,7 @@ def rules_and_profile(kind, **keys):
 
 @pytest.mark.parametrize("kind", first(1, DENSE, ci=2))
 def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
-    if not installed([kind]):
-        pytest.skip(f"the installed transformers has no {kind}")
+    skip_without(kind)
     rules, measured, profile = rules_and_profile(kind, precision="fp32")
     # Some rotations keep tables of each block, which no rule counts: 0.2 % of a block of GLM-4-9B.
     tables = 3 * 16 * 4 if kind in ("ernie4_5", "falcon", "glm", "glm4", "gptj", "helium") else 0
@@ -131,8 +128,7 @@ NONE = Amount(once=0.0, row=(0.0, 0.0, 0.0))
 def profiles(config: dict, packages=("causal_conv1d", "fla", "mamba_ssm")):
     """In PyTorch's own code, and with kernels; in bfloat16."""
     model = built_shape(config, file="-")
-    attention = "eager" if model.eager_attention else "sdpa"
-    chosen = execution(precision="bf16", attn_implementation=attention)
+    chosen = execution(precision="bf16", attn_implementation="eager" if model.eager_attention else "sdpa")
     asked = job(data={"max_length": 256}, train={"disable_dropout": True})
 
     known: dict[str, Any] = {"config": their_config(config), "shape": model, "lengths": (64, 128, 256)}
@@ -141,8 +137,7 @@ def profiles(config: dict, packages=("causal_conv1d", "fla", "mamba_ssm")):
 
 
 def test_kernels_keep_less_than_pytorchs_own_code() -> None:
-    if not installed(["qwen3_5_text"]):
-        pytest.skip("the installed transformers has no qwen3_5_text")
+    skip_without("qwen3_5_text")
     plain, with_kernels = profiles(QWEN3_5)
     assert (plain.code, with_kernels.code) == ("torch", "torch, causal_conv1d, fla")
     of_plain, of_kernels = plain.blocks[0], with_kernels.blocks[0]

@@ -15,16 +15,11 @@ from shardwise.train.saving import atomic as durable
 from shardwise.train.saving import safetensors_writer
 from shardwise.train.saving.difference import TensorDifference, difference
 from shardwise.train.saving.safetensors_writer import Entry, TensorFile, write_tensors
+from tests.refusals import must_refuse
 
-TENSORS = {
-    "bytes": torch.arange(5, dtype=torch.uint8),
-    "weight": torch.randn(3, 4),
-    "half": torch.randn(7).bfloat16(),
-    "step": torch.tensor(3.0),
-    "turned": torch.randn(4, 3).T,
-    "counts": torch.arange(3),
-    "nothing": torch.empty(0, 4),
-}
+TENSORS = {"bytes": torch.arange(5, dtype=torch.uint8), "weight": torch.randn(3, 4), "half": torch.randn(7).bfloat16()}
+TENSORS |= {"step": torch.tensor(3.0), "turned": torch.randn(4, 3).T, "counts": torch.arange(3)}
+TENSORS |= {"nothing": torch.empty(0, 4)}
 Tensors = dict[str, torch.Tensor]
 
 
@@ -55,11 +50,9 @@ def test_a_tensor_is_cast_by_parts_while_it_is_written(tmp_path: Path, monkeypat
 
 def test_a_tensor_that_is_not_the_next_one_and_a_file_that_lacks_one_are_refused(tmp_path: Path) -> None:
     expected = {"a": Entry(dtype=torch.float32, shape=(2,))}
-    with pytest.raises(ValueError, match="some ends before a"):
-        TensorFile(tmp_path / "some", expected).close()
+    must_refuse(ValueError, "some ends before a", TensorFile(tmp_path / "some", expected).close)
     file = TensorFile(tmp_path / "some", expected)
-    with pytest.raises(ValueError, match=r"a has the shape \(3,\); expected a of shape \(2,\)"):
-        file.add("a", torch.zeros(3))
+    must_refuse(ValueError, r"a has the shape \(3,\); expected a of shape \(2,\)", file.add, "a", torch.zeros(3))
     file.abandon()
 
 
@@ -67,8 +60,7 @@ def test_a_disk_that_is_full_is_heard_of(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     (tmp_path / "some").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
-        write_tensors(tmp_path / "some", {"a": torch.zeros(100_000)})
+    must_refuse(OSError, "No space left", write_tensors, tmp_path / "some", {"a": torch.zeros(100_000)})
 
 
 def test_the_disk_writes_while_more_comes_and_what_it_says_then_is_heard(tmp_path: Path, monkeypatch) -> None:
@@ -86,8 +78,7 @@ def test_the_disk_writes_while_more_comes_and_what_it_says_then_is_heard(tmp_pat
     file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(50,))})
     file.add("a", torch.zeros(50))
     assert synced.wait(timeout=30), "the file is not closed yet"
-    with pytest.raises(OSError, match="Input/output error"):
-        file.close()
+    must_refuse(OSError, "Input/output error", file.close)
 
 
 def folders(tmp_path: Path) -> tuple[Path, Path]:
@@ -118,8 +109,7 @@ def test_a_commit_that_fails_behind_its_first_rename_leaves_the_target_as_it_was
         return real(self, to)
 
     monkeypatch.setattr(Path, "rename", rename)
-    with pytest.raises(OSError, match="Input/output error"):
-        durable.commit(fresh, target)
+    must_refuse(OSError, "Input/output error", durable.commit, fresh, target)
     assert (target / "inner" / "file").read_text() == "old"
 
 

@@ -10,12 +10,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.stated import stretched_positions
 from shardwise.errors import HardwareError, UnsupportedError
 from shardwise.spec.job.file import job_from_data
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import device, worker
 from shardwise.train.build import _check_positions
@@ -27,7 +24,7 @@ from shardwise.units import GIB
 from tests.marks import first
 from tests.refusals import said_by
 from tests.unit.fakes import nvidia_smi
-from tests.unit.plan.asking import shape
+from tests.unit.plan.asking import Execution, Layout, parse_hardware, shape
 from tests.unit.train.test_out_of_memory import FORECAST
 from tests.warm.shim import KIND
 
@@ -51,8 +48,7 @@ LARGE = replace(FORECAST, peak_bytes=70 * GIB, peak_low_bytes=68 * GIB)
 def test_a_rank_that_something_ended_by_exit_says_so(tmp_path, status, words, monkeypatch) -> None:
     monkeypatch.setenv(KIND, "torch")
     program = LEAVING.format(status=status, folder=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
-    assert done.returncode == 1
+    assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode == 1
     failure = read_json(RunDirectory(tmp_path).rank_failure(0))
     assert failure["message"] == f"something called exit({words}) inside the training process"
     assert failure["error"] == "SystemExit"

@@ -27,17 +27,11 @@ HARDWARE = ("1x RTX-4090", "4x RTX-6000-Ada", "8x H100-SXM", "2 x 8x A100-80GB",
 
 def random_question(seed: int) -> dict[str, str]:
     chosen = random.Random(seed)
-    found = {
-        "model": chosen.choice(MODELS),
-        "method": chosen.choice(("full", "lora", "qlora")),
-        "hardware": chosen.choice(HARDWARE),
-        "length": str(chosen.choice((256, 1000, 2048, 8192))),
-        "batch": str(chosen.choice((1, 8, 24, 100))),
-        "rank": str(chosen.choice((4, 16, 64))),
-        "rows": chosen.choice(("", "5000")),
-        "goal": chosen.choice(("fastest", "cheapest", "fewest-gpus")),
-        "layout": chosen.choice(("auto", "auto", "fsdp", "ddp", "pp", "tp")),
-    }
+    found = {"model": chosen.choice(MODELS), "method": chosen.choice(("full", "lora", "qlora"))}
+    found |= {"hardware": chosen.choice(HARDWARE), "length": str(chosen.choice((256, 1000, 2048, 8192)))}
+    found |= {"batch": str(chosen.choice((1, 8, 24, 100))), "rank": str(chosen.choice((4, 16, 64)))}
+    found |= {"rows": chosen.choice(("", "5000")), "goal": chosen.choice(("fastest", "cheapest", "fewest-gpus"))}
+    found |= {"layout": chosen.choice(("auto", "auto", "fsdp", "ddp", "pp", "tp"))}
     return found if chosen.random() < 0.8 else {name: found[name] for name in ("model", "method", "hardware")}
 
 

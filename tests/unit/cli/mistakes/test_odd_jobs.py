@@ -39,9 +39,7 @@ def test_an_open_question_is_answered_or_refused_in_a_sentence(shardwise, tmp_pa
     _is_answered(shardwise, open_case(seed), tmp_path, monkeypatch, most_seconds=MOST_SECONDS_OPEN)
 
 
-def _is_answered(
-    shardwise: Shardwise, case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch, *, most_seconds: float
-) -> None:
+def _is_answered(shardwise: Shardwise, case: Case, folder: Path, monkeypatch, *, most_seconds: float) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(folder))

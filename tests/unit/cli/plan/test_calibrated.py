@@ -20,15 +20,9 @@ _HOSTILE = (b"", b"nonsense", b"[1, 2]", b'{"kind": {}, "memory": 1.0}', b"\xff\
 
 def _like(made: Plan, strategy: str | None = None, **differs: Any) -> RunKind:
     execution = made.best.execution
-    known: dict[str, Any] = {
-        "device": Cluster.from_json(made.hardware).gpu.name,
-        "probed": False,
-        "strategy": strategy or execution.layout.strategy,
-        "method": "lora",
-        "precision": execution.precision,
-        "compile": execution.compile,
-        "parameters": made.model["num_parameters"],
-    }
+    known: dict[str, Any] = {"device": Cluster.from_json(made.hardware).gpu.name, "probed": False, "method": "lora"}
+    known |= {"strategy": strategy or execution.layout.strategy, "precision": execution.precision}
+    known |= {"compile": execution.compile, "parameters": made.model["num_parameters"]}
     return RunKind(**(known | differs))
 
 
@@ -139,13 +133,11 @@ def _finished(folder: Path) -> RunDirectory:
     run.root.mkdir()
     made = api.plan(overrides=_H100)
     write_json(run.plan, made.to_json())
-    steps = range(1, 9)
-    records = [{"step": step, "loss": 1.0, "step_seconds": 2 * made.best.time.step_seconds} for step in steps]
+    records = [{"step": step, "loss": 1.0, "step_seconds": 2 * made.best.time.step_seconds} for step in range(1, 9)]
     run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
     rank = made.best.worst_rank
     peak = (rank.peak_bytes - rank.parts["context"]) // 2
-    measured = {"kind": "cuda_allocated", "ranks": [{"rank": rank.ranks[0], "peak_memory_bytes": peak}]}
-    write_json(run.measured, measured)
+    write_json(run.measured, {"kind": "cuda_allocated", "ranks": [{"rank": rank.ranks[0], "peak_memory_bytes": peak}]})
     return run
 
 

@@ -7,17 +7,10 @@ import pytest
 
 from shardwise.catalog import probe
 from tests.unit.cli.plan_json import flaws
-from tests.unit.report.test_html import Page, assert_safe
+from tests.unit.report.test_html import safe_page
 
 LORA = ("--model", "llama-3.1-8b", "--method", "lora")
 GPU = probe.FoundGpu(index=0, uuid="u", name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 10**9, driver="1")
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> list[probe.FoundGpu]:
-    gpus: list[probe.FoundGpu] = []
-    monkeypatch.setattr(probe, "visible_gpus", lambda: gpus)
-    return gpus
 
 
 def test_what_was_solved_for_stands_first_and_the_plan_is_that_of_the_value(shardwise) -> None:
@@ -95,8 +88,7 @@ def test_any_hardware_is_an_answer_for_each_goal(shardwise, tmp_path) -> None:
     assert "prices of 20" in said.out
     assert " more are no better in price and time, or hardly; --json lists them" in said.out
     source = page.read_text(encoding="utf-8")
-    assert_safe(Page(source), source)
-    words = Page(source).words
+    words = safe_page(source).words
     assert "Typical: the median of providers' on-demand prices" in " ".join(words.split())
     assert all(name in words for name in ("Run", "Typical/h", "Lowest/h", "Peak memory", "smallest"))
     assert re.findall(r'<th scope="col"[^>]*>([^<]*)<', source)[:3] == ["Hardware", "Run", "Cost"], "what a phone shows"
@@ -133,7 +125,9 @@ def test_open_hardware_is_what_the_schema_describes_and_a_plan_that_train_can_be
     assert again["candidates"][0]["layout"] == plan["candidates"][0]["layout"]
 
 
-def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_here(shardwise, machine, tmp_path) -> None:
+def test_without_hardware_the_question_is_which_where_nothing_can_be_trained_here(shardwise, monkeypatch) -> None:
+    machine: list[probe.FoundGpu] = []
+    monkeypatch.setattr(probe, "visible_gpus", lambda: machine)
     asked = ("plan", "--model", "tinyllama-1.1b", "--method", "lora")
     assert len(shardwise.json(*asked)["hardware_options"]) > 50
     here = shardwise.json(*asked, "--set", "data.path=rows.jsonl")

@@ -64,8 +64,7 @@ def build(config, *, precision, method="full", attention="sdpa", dora=False, sav
     lora = peft.LoraConfig(r=RANK, target_modules="all-linear", use_dora=dora, lora_dropout=dropout)
     lora.fan_in_fan_out = config["model_type"] == "gpt2"
     lora.modules_to_save = list(saved) or None
-    adapted = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
-    for parameter in adapted.parameters():
+    for parameter in peft.get_peft_model(model, lora, autocast_adapter_dtype=False).parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(types.trainable)
     leave_inputs(model)
@@ -87,18 +86,9 @@ class Trainer:
     """One process that takes steps as the trainer does."""
 
     def __init__(
-        self,
-        config,
-        *,
-        precision="fp32",
-        recompute="none",
-        chunk=1 << 30,
-        sequences=2,
-        length=128,
-        optimizer=None,
-        **keys,
+        self, config, *, precision="fp32", recompute="none", chunk=2**30, rows=2, length=128, optimizer=None, **keys
     ):
-        self.size, self.vocab = (sequences, length), config["vocab_size"]
+        self.size, self.vocab = (rows, length), config["vocab_size"]
         anatomy = find_anatomy(build(config, precision=precision, **keys))
         self.blocks, self.module = anatomy.blocks, LossModule(anatomy, types=DTYPES[precision], chunk=chunk)
         apply_recompute(self.blocks, recompute)
@@ -179,7 +169,7 @@ def test_the_peak_of_a_step_is_forecast_within_five_percent(precision, method, c
 @pytest.mark.parametrize(("chunk", "micro_batches"), [(2000, 2), (400, 1), (400, 2)])
 def test_accumulation_and_chunks_are_in_the_peak(chunk, micro_batches, precision, monkeypatch):
     config = {**TINY, "vocab_size": 6000, "num_hidden_layers": 2}
-    measured = Trainer(config, precision=precision, chunk=chunk, sequences=12).peak(micro_batches)
+    measured = Trainer(config, precision=precision, chunk=chunk, rows=12).peak(micro_batches)
     monkeypatch.setattr("shardwise.spec.layout.execution.CHUNK_BYTES", chunk * 6000 * 4)
     keys = {"micro_batch_size": 12, "gradient_accumulation_steps": micro_batches, "precision": precision}
     forecast = memory(asked("full", data={"max_length": 128}), shape(config), hardware="cpu:1", **keys)
@@ -194,7 +184,7 @@ def test_accumulation_and_chunks_are_in_the_peak(chunk, micro_batches, precision
 def test_copies_of_the_ends_are_in_the_peak(tied, saved, micro_batches, precision):
     """The peak is where the ends' gradients are made; autocast counts up to a ninth too much."""
     config = {**TINY, "vocab_size": 6000, "num_hidden_layers": 2, "tie_word_embeddings": tied}
-    trainer = Trainer(config, precision=precision, method="lora", saved=saved, sequences=1, length=32)
+    trainer = Trainer(config, precision=precision, method="lora", saved=saved, rows=1, length=32)
     keys = {"gradient_accumulation_steps": micro_batches, "precision": precision, "micro_batch_size": 1}
     lora = job(method="lora", lora={"r": RANK, "modules_to_save": saved}, data={"max_length": 32})
     forecast = memory(lora, shape(config), hardware="cpu:1", **keys)
@@ -223,11 +213,10 @@ def test_adamw_over_lists_holds_one_more_copy_of_what_it_trains():
     keys = {"hardware": "cpu:1", "micro_batch_size": 1, "precision": "fp32"}
     peaks = {}
     for name, optimizer in (("adamw", None), ("adamw_foreach", walking)):
-        peaks[name] = Trainer(TINY, sequences=1, length=16, optimizer=optimizer).peak()
+        peaks[name] = Trainer(TINY, rows=1, length=16, optimizer=optimizer).peak()
         forecast = memory(asked("full", data={"max_length": 16}), shape(TINY), optimizer=name, **keys)
         assert forecast.peak_bytes == pytest.approx(peaks[name], rel=0.02)
-    trained = 4 * shape(TINY).num_parameters
-    assert peaks["adamw_foreach"] - peaks["adamw"] == pytest.approx(trained, rel=0.05)
+    assert peaks["adamw_foreach"] - peaks["adamw"] == pytest.approx(4 * shape(TINY).num_parameters, rel=0.05)
 
 
 def saved_by_second_block(model, tokens, *, autocast, packed):
@@ -280,8 +269,7 @@ def measure_block(kind, *, method, precision, packed=False, compiles=False, drop
         compiled.apply_compile(find_anatomy(model).blocks)
     chosen = {"attention": attention, "compiled": compiles, "dropout": dropout > 0}
     here = {"sharded": False, "masked": False, "length": 97, "cuda": False}
-    inventory = take_inventory(asked(method), ours)
-    setting = BlockSetting(inventory=inventory, types=TYPES[precision], **chosen, **here)
+    setting = BlockSetting(inventory=take_inventory(asked(method), ours), types=TYPES[precision], **chosen, **here)
     return ours, setting, saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=packed)
 
 

@@ -8,8 +8,7 @@ from shardwise.plan import forecast_seen
 from shardwise.plan.costs.deferred_reduction import turns
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.work.in_flight import Flight, Scene
-from tests.unit.configs import config
-from tests.unit.plan.asking import Layout, execution, find_model, held, job, memory, parse_hardware, shape, work
+from tests.unit.plan.asking import Layout, config, execution, find_model, held, job, memory, parse_hardware, shape, work
 
 GIB = 2**30
 ASKED = job(data={"max_length": 64})

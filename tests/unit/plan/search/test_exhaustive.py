@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from shardwise.plan.answer import answer
-from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.search.executions import bases, considered, offloads, sized, sizes_on
 from shardwise.plan.search.goals import Found, doubt_of, tie_of
 from shardwise.plan.search.layouts import layouts
@@ -14,7 +13,7 @@ from shardwise.plan.search.question import Question, ask, work_on
 from shardwise.plan.search.search import Search, search_offloads
 from shardwise.plan.time.step import forecast_time
 from tests.marks import first
-from tests.unit.plan.asking import job, parse_hardware, shape
+from tests.unit.plan.asking import forecast_memory, job, parse_hardware, shape
 
 
 def exhaustive(question: Question) -> list[Found]:

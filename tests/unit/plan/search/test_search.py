@@ -6,12 +6,12 @@ from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
 from shardwise.plan.search.gpu_counts import formed_parts, parts, smallest_that_fits
 from shardwise.plan.search.question import ask
-from shardwise.spec.job.file import parse_job
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.file import plan_from_json
 from tests.marks import first
+from tests.refusals import must_refuse
 from tests.speed import quiet_seconds
-from tests.unit.plan.asking import find_model, job, parse_hardware, plan
+from tests.unit.plan.asking import find_model, job, parse_hardware, parse_job, plan
 
 BATCH = "train: {global_batch_size: 64}\n"
 LARGE = "data: {max_length: 4096}\ntrain: {global_batch_size: 1024}\n"
@@ -155,8 +155,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("model", "hardware", "text", "says"), REFUSED)
 def test_what_the_hardware_or_the_model_has_not_is_refused(model, hardware, text, says):
-    with pytest.raises(UnsupportedError, match=says):
-        plan(model, hardware, text)
+    must_refuse(UnsupportedError, says, plan, model, hardware, text)
 
 
 @pytest.mark.parametrize(
@@ -193,8 +192,7 @@ def test_fewest_gpus_takes_what_fits_and_a_layout_that_no_number_makes_is_refuse
     assert answer.best.execution.layout.world_size == 1
     answer = plan("llama-3.1-8b", "8x H100-SXM", "goal: fewest-gpus\ntrain: {offload: none}\n")
     assert 1 < answer.best.execution.layout.world_size < 8
-    with pytest.raises(UnsupportedError, match="give no such product"):
-        plan("llama-3.1-8b", "7x H100-SXM", "layout: hsdp\n")
+    must_refuse(UnsupportedError, "give no such product", plan, "llama-3.1-8b", "7x H100-SXM", "layout: hsdp\n")
     fewest = "layout: hsdp\ngoal: fewest-gpus\ntrain: {offload: none}\n"
     assert plan("llama-3.1-8b", "7x H100-SXM", fewest).best.execution.layout.dp_shard in (2, 3)
 

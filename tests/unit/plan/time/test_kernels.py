@@ -114,8 +114,7 @@ def together(cluster_gpus: int, node: int, layout: Layout, axis: str) -> int:
     groups: dict[tuple[int, ...], dict[int, int]] = {}
     for rank in range(cluster_gpus):
         at = layout.coordinates(rank)
-        key = tuple(getattr(at, name) for name in AXES if name != axis)
-        nodes = groups.setdefault(key, {})
+        nodes = groups.setdefault(tuple(getattr(at, name) for name in AXES if name != axis), {})
         nodes[rank // node] = nodes.get(rank // node, 0) + 1
     return min(count for nodes in groups.values() for count in nodes.values())
 

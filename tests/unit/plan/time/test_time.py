@@ -19,19 +19,10 @@ ZERO1 = Layout(dp_shard=4, zero_stage=1, reshard_after_forward=False)
 EVERY = (
     Layout(),
     *(Layout(pp=4, schedule=schedule) for schedule in SCHEDULES if schedule != "interleaved"),
-    Layout(pp=2, schedule="interleaved"),
-    DDP,
-    FSDP,
-    ZERO1,
+    *(Layout(pp=2, schedule="interleaved"), DDP, FSDP, ZERO1),
     Layout(dp_shard=4, zero_stage=2, reshard_after_forward=False),
-    Layout(dp_replicate=2, dp_shard=2),
-    Layout(tp=4),
-    Layout(cp=4),
-    Layout(dp_shard=2, tp=2),
-    Layout(dp_shard=2, pp=2),
-    Layout(dp_replicate=2, pp=2),
-    Layout(tp=2, pp=2),
-    Layout(dp_shard=2, tp=2, pp=2),
+    *(Layout(dp_replicate=2, dp_shard=2), Layout(tp=4), Layout(cp=4), Layout(dp_shard=2, tp=2)),
+    *(Layout(dp_shard=2, pp=2), Layout(dp_replicate=2, pp=2), Layout(tp=2, pp=2), Layout(dp_shard=2, tp=2, pp=2)),
 )
 
 STATED = "train: {micro_batch_size: 2, global_batch_size: 8, gradient_checkpointing: none, loss: full}\nlayout: ddp\n"
@@ -96,8 +87,7 @@ def test_gradients_that_are_reduced_once_save_the_messages_of_all_micro_batches_
 def test_the_bubble_of_equal_stages_is_the_one_that_its_authors_state():
     stages = (StageSeconds(1.0, 2.0, 1.0),) * 4
     for schedule in ("gpipe", "1f1b"):
-        ends = rank_ends(schedule, stages=stages, num_micro_batches=12, send=0.0)
-        assert max(ends) == pytest.approx((12 + 3) * 3)
+        assert max(rank_ends(schedule, stages=stages, num_micro_batches=12, send=0.0)) == pytest.approx((12 + 3) * 3)
     zero = rank_ends("zero_bubble", stages=stages, num_micro_batches=12, send=0.0)
     assert max(zero) == pytest.approx(12 * 3 + 3 * (1 + 1 - 1))
 

@@ -14,17 +14,9 @@ from tests.unit.catalog.small import their_config
 from tests.unit.plan.asking import find_model, job, memory, plan, shape, take_inventory
 from tests.unit.plan.memory.test_against_torch import EXPERTS, RANK, SPARSE, Trainer, asked, config_of
 
-TARGETS = [
-    ["all-linear"],
-    ["q_proj", "o_proj"],
-    ["down_proj"],
-    ["gate_proj", "up_proj", "o_proj"],
-    ["mlp.experts.gate_proj", "up_proj"],
-    ["w1", "w3", "w2"],
-    ["w2"],
-    ["gate", "o_proj"],
-    ["shared_expert_gate", "o_proj"],
-]
+TARGETS = [["all-linear"], ["q_proj", "o_proj"], ["down_proj"], ["gate_proj", "up_proj", "o_proj"]]
+TARGETS += [["mlp.experts.gate_proj", "up_proj"], ["w1", "w3", "w2"], ["w2"], ["gate", "o_proj"]]
+TARGETS += [["shared_expert_gate", "o_proj"]]
 WIDE = {"hidden_size": 256, "head_dim": 64, "num_experts": 8, "num_local_experts": 8, "moe_intermediate_size": 512}
 
 
@@ -94,8 +86,7 @@ def test_weights_made_anew_are_in_the_peak_of_a_step(kind, precision, recompute)
     config = config_of(kind, **WIDE, intermediate_size=512, decoder_sparse_step=1)
     measured = Trainer(config, precision=precision, method="lora", recompute=recompute, length=32).peak()
     keys = {"precision": precision, "gradient_checkpointing": recompute, "micro_batch_size": 2}
-    wide = asked("lora", data={"max_length": 32})
-    forecast = memory(wide, shape(config), hardware="cpu:1", **keys).peak_bytes
+    forecast = memory(asked("lora", data={"max_length": 32}), shape(config), hardware="cpu:1", **keys).peak_bytes
     assert forecast == pytest.approx(measured, rel=0.05)
     narrow = job(method="lora", lora={"r": RANK, "target_modules": ["q_proj"]}, data={"max_length": 32})
     assert forecast - memory(narrow, shape(config), hardware="cpu:1", **keys).peak_bytes > 0.1 * measured

@@ -10,14 +10,8 @@ from tests.unit.spec.test_schedule import in_flight
 
 SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved", "zero_bubble"]
 axis = st.integers(1, 3)
-layouts = st.builds(
-    Layout,
-    dp_replicate=axis,
-    dp_shard=st.integers(1, 4),
-    tp=st.sampled_from([1, 2, 4]),
-    pp=axis,
-    schedule=st.sampled_from(SCHEDULES),
-)
+sizes = {"dp_replicate": axis, "dp_shard": st.integers(1, 4), "tp": st.sampled_from([1, 2, 4]), "pp": axis}
+layouts = st.builds(Layout, **sizes, schedule=st.sampled_from(SCHEDULES))
 
 
 def odd(**changes):

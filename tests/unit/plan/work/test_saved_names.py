@@ -48,8 +48,7 @@ def theirs(model, asked):
 
 def own_names(model):
     """Of embedding, head and last norm: whole, and their last words."""
-    outside = [model.names.embedding, model.names.head, model.names.final_norm]
-    whole = [name for name in outside if name is not None]
+    whole = [name for name in [model.names.embedding, model.names.head, model.names.final_norm] if name is not None]
     return list(dict.fromkeys([*whole, *(name.rpartition(".")[2] for name in whole)]))
 
 
