@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from shardwise import api
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, Execution, Job, Trained, execution, job_on, save_cell, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, Trained, execution, job_on, save_cell, spread, train_cell
 from tests.dist.compare import must_equal
 from tests.dist.worlds import add_tokenizer, toy_model
 from tests.pairwise import processes

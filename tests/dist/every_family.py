@@ -22,9 +22,12 @@ from shardwise.errors import InputError, UnsupportedError, said
 from shardwise.models.built.shape import built_shape, shape_of
 from shardwise.models.wrapper import find_inside
 from shardwise.plan.work.inventory import take_inventory
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import execution_refusals
-from tests.dist.cells import LAYOUTS, Execution, Job, Layout, composed, job_on, outcome, prepare_cell, spread, train_on
+from tests.dist.cells import LAYOUTS, composed, job_on, outcome, prepare_cell, spread, train_on
 from tests.dist.compare import relative
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import add_tokenizer, correct_routers, run_world

@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, get_cosine_schedule_with_warmup
 
-from tests.dist.cells import Build, Job, execution, prepare_cell, run_built
+from shardwise.spec.job.keys import Job
+from shardwise.train.build import Build
+from tests.dist.cells import execution, prepare_cell, run_built
 
 
 def reference_losses(job: Job, root: Path, *, loader: Any = AutoModelForCausalLM, steps: int = 20) -> list[float]:

@@ -22,15 +22,18 @@ from shardwise.models.load import local_window
 from shardwise.parallel.mesh import join_world
 from shardwise.parallel.ownership import local_part
 from shardwise.plan.work.inventory import take_inventory
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train import model, worker
+from shardwise.train.build import Build
 from shardwise.train.guards import checks
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
-from tests.dist.cells import LAYOUTS, Build, Job, Layout, composed, execution, prepare_cell, run_built, spread, train_on
+from tests.dist.cells import LAYOUTS, composed, execution, prepare_cell, run_built, spread, train_on
 from tests.dist.worlds import run_world, said_by
 
 DDP = spread(Layout(dp_replicate=2))

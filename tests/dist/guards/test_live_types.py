@@ -8,10 +8,13 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import model as model_module
+from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError
-from tests.dist.cells import LAYOUTS, ZERO2, Build, Execution, Layout, composed, prepare_cell, run_built, spread
+from tests.dist.cells import LAYOUTS, ZERO2, composed, prepare_cell, run_built, spread
 from tests.dist.worlds import run_world, said_by
 
 

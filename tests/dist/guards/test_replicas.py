@@ -8,7 +8,11 @@ from torch import nn
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.parallel.ownership import local_part
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.run import RunDirectory
 from shardwise.train import worker
+from shardwise.train.build import Build
 from shardwise.train.guards import replicas
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.guards.replicas import check_replicas, part_hashes
@@ -16,7 +20,7 @@ from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
-from tests.dist.cells import LAYOUTS, ZERO1, Build, Job, Layout, RunDirectory, prepare_cell, run_built, spread, train_on
+from tests.dist.cells import LAYOUTS, ZERO1, prepare_cell, run_built, spread, train_on
 from tests.dist.worlds import run_world, said_by
 
 DDP = spread(Layout(dp_replicate=2))

@@ -8,11 +8,13 @@ import pytest
 
 from shardwise.data.batches import Batches
 from shardwise.data.micro_batches import GlobalBatch
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import read_metrics
+from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.loop import train
 from shardwise.train.watching.signals import StopFlag
-from tests.dist.cells import Build, Layout, execution, journal_of, prepare_cell, run_built
+from tests.dist.cells import execution, journal_of, prepare_cell, run_built
 from tests.dist.worlds import said_by
 
 DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)

@@ -11,7 +11,10 @@ import psutil
 import pytest
 
 from shardwise.catalog.hub import tokenizer_files
-from tests.dist.cells import Execution, Layout, RunDirectory, composed, execution, prepare_cell
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.run import RunDirectory
+from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world, toy_model
 
 

@@ -17,13 +17,14 @@ from shardwise.parallel.deferred_reduction import groups_of, whole_gradients
 from shardwise.parallel.ownership import local_part
 from shardwise.plan.answer import make_plan
 from shardwise.plan.work.inventory import take_inventory
+from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.build import Build
 from shardwise.train.measuring.memory import Allocations, held, highest_by_phase
 from tests.dist import cells
-from tests.dist.cells import ZERO1, ZERO2, Job, composed, execution, forecast_holdings, prepare_cell, run_built, spread
+from tests.dist.cells import ZERO1, ZERO2, composed, execution, forecast_holdings, prepare_cell, run_built, spread
 from tests.dist.worlds import run_world
 from tests.marks import CI
 

@@ -11,10 +11,11 @@ from shardwise.parallel.optimizer.stepped import LocalParts, Stepped
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.guards.read_back import read_back_places
 from tests.dist import cells
-from tests.dist.cells import Build, forecast_holdings, move, prepare_cell, run_built, spread, train_cell, train_on
+from tests.dist.cells import forecast_holdings, move, prepare_cell, run_built, spread, train_cell, train_on
 from tests.dist.compare import must_be_the_same, must_record_the_same
 from tests.dist.worlds import said_by
 

@@ -6,6 +6,9 @@ from unittest.mock import patch
 import pytest
 
 from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.loop import launch
@@ -14,7 +17,7 @@ from shardwise.train.rehearsing.command import rehearse_ranks
 from shardwise.train.rehearsing.folder import write_rows
 from shardwise.train.rehearsing.rank import alone
 from shardwise.train.watching.journal import Journal
-from tests.dist.cells import LAYOUTS, Execution, Job, Layout, execution, planned, run_built, train_on
+from tests.dist.cells import LAYOUTS, execution, planned, run_built, train_on
 from tests.dist.worlds import run_world, toy_model
 
 #: Method, and what of an execution is not `cells.execution`'s.

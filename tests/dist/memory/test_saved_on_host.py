@@ -17,10 +17,12 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwise.parallel import compiled, saved_on_host
 from shardwise.parallel.saved_on_host import SavedOnHost
+from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import SAVED_ON_GPU, Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import LAYOUTS, OPTIMIZERS, Job, Trained, composed, prepare_cell, run_world, spread, train_rank
+from tests.dist.cells import LAYOUTS, OPTIMIZERS, Trained, composed, prepare_cell, spread, train_rank
 from tests.dist.compare import must_equal
+from tests.dist.worlds import run_world
 
 offloaded = partial(spread, gradient_checkpointing="offloaded")
 CELLS: dict[str, Execution] = {

@@ -12,7 +12,9 @@ from shardwise.parallel.deferred_reduction import groups_of
 from shardwise.plan.costs.fsdp import unsharded_weights
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.work.in_flight import Flight, Scene
-from tests.dist.cells import ZERO2, Build, Layout, planned, prepare_cell, run_built, spread
+from shardwise.spec.layout.axes import Layout
+from shardwise.train.build import Build
+from tests.dist.cells import ZERO2, planned, prepare_cell, run_built, spread
 from tests.dist.parity.test_parity import ALL_BLOCKS, TWO_BLOCKS
 
 

@@ -9,8 +9,10 @@ from transformers import AutoModelForCausalLM
 from shardwise.errors import UnsupportedError
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.routing import mixtures, noise_left_out, refuse_to_deal, route
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Build, Layout, move, prepare_cell, run_built, spread, train_rank
+from shardwise.train.build import Build
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, move, prepare_cell, run_built, spread, train_rank
 from tests.dist.compare import TOLERANCE, relative
 from tests.dist.memory.test_memory import must_be_forecast
 from tests.dist.saved.test_final import adapted, finish, loss_of, must_load

@@ -13,7 +13,10 @@ from transformers import AutoConfig
 
 from shardwise.models.load import load_wide
 from shardwise.models.wrapper import auto_class
-from tests.dist.cells import OPTIMIZERS, Job, Layout, RunDirectory, spread, train_cell
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.run import RunDirectory
+from tests.dist.cells import OPTIMIZERS, spread, train_cell
 from tests.dist.compare import must_equal
 from tests.dist.saved.test_final import finish, loss_of
 from tests.dist.saved.test_merge_and_chat import merged

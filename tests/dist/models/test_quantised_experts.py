@@ -9,8 +9,11 @@ from typing import Any, cast
 import pytest
 import torch
 
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.train.build import Build
 from shardwise.train.saving.card import EXPERTS_LOADER
-from tests.dist.cells import Build, Execution, Layout, prepare_cell, run_built, spread
+from tests.dist.cells import prepare_cell, run_built, spread
 from tests.dist.memory.test_memory import must_be_forecast
 from tests.dist.models.test_experts import CELLS, DEALT
 from tests.dist.saved.test_final import adapted, finish, loss_of

@@ -10,8 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from shardwise.errors import UnsupportedError
 from shardwise.models.load import read_config
 from shardwise.spec.job.rope import RopeScaling
+from shardwise.spec.layout.axes import Layout
 from shardwise.train import merging
-from tests.dist.cells import OPTIMIZERS, Layout, spread
+from tests.dist.cells import OPTIMIZERS, spread
 from tests.dist.compare import TOLERANCE, apart
 from tests.dist.worlds import run_world, said_by
 

@@ -13,10 +13,11 @@ from transformers import AutoModelForImageTextToText
 
 from shardwise.errors import ModelError
 from shardwise.models.built.shape import shape_of
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.chatting import Chat
 from shardwise.train.merging import merge
-from tests.dist.cells import Layout, composed, digest, execution, prepare_cell, spread
+from tests.dist.cells import composed, digest, execution, prepare_cell, spread
 from tests.dist.compare import relative
 from tests.dist.reference import reference_losses
 from tests.dist.saved.test_final import finish, loss_of

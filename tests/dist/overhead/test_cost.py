@@ -7,11 +7,13 @@ import pytest
 
 from shardwise.catalog.models import read_model
 from shardwise.data.digests import look
+from shardwise.spec.layout.axes import Layout
+from shardwise.train.build import Build
 from shardwise.train.guards.checks import check_finite, check_sights, gather
 from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.optim import gradient_norm
 from shardwise.train.update import Update
-from tests.dist.cells import Build, Layout, prepare_cell, run_built, spread
+from tests.dist.cells import prepare_cell, run_built, spread
 from tests.dist.worlds import toy_model
 
 STEPS = 6

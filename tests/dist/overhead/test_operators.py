@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
 
 from shardwise.data.micro_batches import GlobalBatch
+from shardwise.spec.layout.axes import Layout
+from shardwise.train.build import Build
 from shardwise.train.update import Update
-from tests.dist.cells import Build, Layout, prepare_cell, run_built, spread
+from tests.dist.cells import prepare_cell, run_built, spread
 
 
 class Counted(TorchDispatchMode):

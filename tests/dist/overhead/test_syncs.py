@@ -21,10 +21,13 @@ from torch.utils._pytree import tree_leaves
 
 from shardwise.parallel.ownership import local_part
 from shardwise.parallel.single_stage import Inputs
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.train import loop
+from shardwise.train.build import Build
 from shardwise.train.step import GradientAccumulator
 from shardwise.train.watching.signals import StopFlag
-from tests.dist.cells import ZERO1, Build, Execution, Layout, journal_of, prepare_cell, run_built, spread
+from tests.dist.cells import ZERO1, journal_of, prepare_cell, run_built, spread
 from tests.marks import CI
 
 #: Operators whose result has to be on the host before it can go on.

@@ -10,9 +10,10 @@ from torch._dynamo.utils import counters
 from shardwise.parallel import compiled
 from shardwise.parallel.ddp import apply_replication
 from shardwise.parallel.mesh import join_world
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Layout, Trained, composed, prepare_cell, spread, train_rank
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, composed, prepare_cell, spread, train_rank
 from tests.dist.compare import must_equal
 from tests.dist.worlds import run_world
 from tests.marks import CI

@@ -9,8 +9,10 @@ from shardwise.catalog.families.known import FAMILIES
 from shardwise.models.known_ahead import state_packed
 from shardwise.parallel.context import NAME, Context, own_parts
 from shardwise.parallel.mesh import join_world
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS, NOT_IN_PARTS
-from tests.dist.cells import PAIRS, ZERO1, ZERO2, Execution, Layout, spread
+from tests.dist.cells import PAIRS, ZERO1, ZERO2, spread
 from tests.dist.compare import TOLERANCE, relative
 from tests.dist.worlds import installed, run_world
 from tests.unit.catalog.small import small_config, their_config

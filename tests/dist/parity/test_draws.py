@@ -13,9 +13,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from shardwise.models.anatomy import drops_out, find_anatomy
 from shardwise.parallel.gradients import settle_gradients
 from shardwise.parallel.recompute import apply_recompute
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Recompute
-from tests.dist.cells import OPTIMIZERS, Layout, run_world, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, spread, train_cell
 from tests.dist.parity.test_slices import gradients, must_have_the_same, slice_toy, toy, train_once
+from tests.dist.worlds import run_world
 
 RATE = 0.25
 #: Masks of a module, call by call, by its name.

@@ -10,10 +10,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from shardwise.methods.lora import peft_config
+from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from shardwise.train.build import Build
 from shardwise.train.saving.export import gathered
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Build, Job, move, prepare_cell, run_built, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, move, prepare_cell, run_built, spread, train_cell
 from tests.dist.compare import must_be_the_same
 from tests.dist.saved.test_final import adapted, finish, loss_of
 

@@ -3,8 +3,10 @@
 import pytest
 from tools.matrix import METHODS, cells
 
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.support.trained import refusal
-from tests.dist.cells import PAIRS, ZERO1, ZERO2, Execution, Layout, spread
+from tests.dist.cells import PAIRS, ZERO1, ZERO2, spread
 
 #: Of each layout one method trains a tied model and the other an untied one, by turns.
 MODELS = ("deep tied", "deep untied")

@@ -7,8 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, Execution
-from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, ZERO2, Layout, digest, execution, move, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, ZERO2, digest, execution, move, spread, train_cell
 from tests.dist.compare import TOLERANCE, must_equal, must_record_the_same, relative
 from tests.dist.reference import reference_losses
 from tests.dist.saved.test_checkpoints import DORA

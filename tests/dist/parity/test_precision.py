@@ -8,8 +8,9 @@ import torch
 
 from shardwise.parallel.optimizer.adafactor import Adafactor
 from shardwise.spec.layout.axes import Layout
+from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError
-from tests.dist.cells import LAYOUTS, ZERO1, Build, move, outcome, prepare_cell, run_built, spread, train_cell, train_on
+from tests.dist.cells import LAYOUTS, ZERO1, move, outcome, prepare_cell, run_built, spread, train_cell, train_on
 from tests.dist.compare import must_be_the_same, relative
 from tests.dist.memory.test_memory import must_be_forecast
 from tests.dist.worlds import said_by

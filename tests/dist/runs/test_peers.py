@@ -12,8 +12,9 @@ import pytest
 
 from shardwise import api
 from shardwise.data.store import PreparedData
+from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_json, read_metrics
-from tests.dist.cells import Job, prepare_cell, run_built, spread, train_rank
+from tests.dist.cells import prepare_cell, run_built, spread, train_rank
 from tests.dist.compare import relative
 from tests.dist.programs import end, start
 

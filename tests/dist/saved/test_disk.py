@@ -10,11 +10,14 @@ import pytest
 import torch.distributed as dist
 
 from shardwise import api
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.file import read_plan
+from shardwise.spec.run import RunDirectory
+from shardwise.train.build import Build
 from shardwise.train.saving.atomic import SaveError
 from shardwise.train.saving.checkpoint import create_states
 from shardwise.units import KIB, format_bytes
-from tests.dist.cells import Build, Layout, RunDirectory, prepare_cell, run_built, save, spread
+from tests.dist.cells import prepare_cell, run_built, save, spread
 from tests.dist.worlds import said_by
 from tests.unit.disks import small_disk
 

@@ -12,13 +12,15 @@ import pytest
 import torch
 
 from shardwise import api
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import read_json
 from shardwise.train import worker
+from shardwise.train.build import Build
 from shardwise.train.loop import train
 from shardwise.train.saving import export, final
 from shardwise.train.saving.atomic import SaveError
 from shardwise.train.watching.signals import StopFlag
-from tests.dist.cells import Build, Layout, execution, journal_of, prepare_cell, run_built
+from tests.dist.cells import execution, journal_of, prepare_cell, run_built
 from tests.marks import CI
 
 #: A worker that aborts when the interpreter shuts down, and hands something over before that.

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAn
 from transformers.core_model_loading import Chunk, Split, WeightConverter
 
 from shardwise.models.weights import Weights
+from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.result import result_fault
@@ -25,7 +26,7 @@ from shardwise.train.build import Build
 from shardwise.train.result import stop_ids
 from shardwise.train.saving import check, export, final
 from shardwise.train.saving.atomic import SaveError
-from tests.dist.cells import Job, Trained, composed, execution, outcome, prepare_cell, run_built, save, spread, train_on
+from tests.dist.cells import Trained, composed, execution, outcome, prepare_cell, run_built, save, spread, train_on
 from tests.dist.compare import must_equal, must_record_the_same
 from tests.dist.programs import printed
 from tests.dist.worlds import run_world, said_by
