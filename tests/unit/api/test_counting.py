@@ -218,8 +218,11 @@ def test_a_plan_counts_rows_and_looks_at_the_lengths_of_some(asked: JobMaker, ro
     assert plan_from_json(made.to_json()) == made
     later(rows, rows.read_text() * 2)
     assert api.plan(path).run.num_rows == 80
+    path = asked(path={"path": str(rows), "weight": 0.5}, over_long="truncate")
+    assert (api.plan(path).run.rows_from, api.plan(path).run.num_rows) == ("sampled", 40)
     api.data(path)
     assert (api.plan(path).run.rows_from, api.plan(path).data.sampled) == ("counted", None)
+    assert api.plan(path).run.num_rows == 40
 
 
 def test_without_a_tokenizer_lengths_are_from_bytes_and_without_rows_it_says_why(asked: JobMaker, rows: Path) -> None:
