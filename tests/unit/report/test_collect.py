@@ -74,6 +74,11 @@ def test_the_summary_names_what_was_asked_and_what_ran(run) -> None:
     assert report.examples[0].pieces == (("user: what is 2+2?\n", False), ("4", True))
 
 
+def test_of_pairs_each_side_is_a_sequence(tmp_path) -> None:
+    report = collect(finished_run(tmp_path / "run", job=make_job(objective="dpo")))
+    assert check_of(report, "MFU = model FLOPs").passed
+
+
 @pytest.mark.parametrize(
     ("key", "factor", "check"),
     [("tokens_per_second", 1.02, "tokens/s"), ("mfu", 1.5, "MFU"), ("step", 2, "every step")],
@@ -132,8 +137,9 @@ def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts,
     for first_step, noted in starts:
         maker.began(first_step, **noted)
     lines = [record(step, job=maker.job) for step in range(1, num_steps + 1)]
+    slow = runs.TOKENS_PER_STEP / 3.0
     for line in lines[: starts[-1][0] - 1]:
-        line["step_seconds"] = 3.0
+        line |= {"step_seconds": 3.0, "tokens_per_second": slow, "mfu": mfu_of(maker.job, rate=slow, world_size=2)}
     maker.run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     report = collect(maker.measured().ended().run)
     mfu = check_of(report, "MFU = model FLOPs")
@@ -142,7 +148,9 @@ def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts,
     step = row(report, "step time")
     assert (step.note, step.measured) == (note, runs.STEP_SECONDS if num_steps == 50 else 2.5)
     if len(starts) == 3 and num_steps == 50:
-        assert row(report, "throughput").measured == pytest.approx(24 * runs.TOKENS_PER_STEP / (7 * 3.0 + 17 * 2.0))
+        rate = 24 * runs.TOKENS_PER_STEP / (7 * 3.0 + 17 * 2.0)
+        assert row(report, "throughput").measured == pytest.approx(rate)
+        assert row(report, "MFU").measured == pytest.approx(mfu_of(maker.job, rate=rate, world_size=2))
     assert row(report, "weights").measured is None, "nobody knows of which start"
     assert row(report, "total time").note.endswith("in steps, not all with these settings")
 
