@@ -239,5 +239,10 @@ def test_without_a_tokenizer_lengths_are_from_bytes_and_without_rows_it_says_why
     assert any("rows are not counted: " in note for note in refused.data_notes)
     rows.unlink()
     assert any("there is no such file" in note for note in api.plan(path).data_notes)
+    stated = "planned for 10 rows, as data.num_rows says; `train` takes those of data.path"
+    rises = "all 3 steps are warm-up: the learning rate rises to 22 % of learning_rate"
+    left_out = "time and cost leave out evaluation: 2 x (train.eval_steps)"
+    overrides = ["train.warmup_steps=9", "train.eval_steps=2", "data.eval_fraction=0.1"]
+    assert {stated, rises, left_out} <= {*api.plan(asked(num_rows=10), overrides=overrides).data_notes}
     path = asked(path=[])
     assert api.plan(path).run.sentence == "say data.num_rows for time and cost"

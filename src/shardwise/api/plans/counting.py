@@ -91,7 +91,15 @@ class KnownData:
         run = run_of(self.job, made.best, num_rows=self.num_rows, rows_from=source)
         if made.offers and made.offers.start_up:
             run = replace(run, sentence=f"{run.sentence}, beside its start")
-        return replace(made, data=self.facts, data_notes=self.notes, run=run)
+        said = () if run.num_steps is None else filter(None, self._of_steps(run.num_steps))
+        return replace(made, data=self.facts, data_notes=(*self.notes, *said), run=run)
+
+    def _of_steps(self, steps: int) -> Iterator[str | None]:
+        train, part = self.job.train, self.facts and self.facts.eval
+        yield train.warning_of_warmup(steps)
+        if train.eval_steps:
+            rows = f" over {part.num_samples:,} rows" if part and part.num_samples else ""
+            yield f"time and cost leave out evaluation: {-(-steps // train.eval_steps):,} x{rows} (train.eval_steps)"
 
 
 @contextmanager
@@ -104,6 +112,9 @@ def _run_of_its_own(request: Request) -> Generator[RunDirectory]:
 
 
 def _notes(request: Request, facts: DataFacts | None) -> Iterator[str]:
+    stated, counted = request.job.data.num_rows, facts and facts.train.known[0]
+    if stated and request.job.data.path and stated != counted:
+        yield f"planned for {stated:,} rows, as data.num_rows says; `train` takes those of data.path"
     for key in ("path", "eval_path"):
         for index, source in enumerate(getattr(request.job.data, key)):
             path = Path(source.path)

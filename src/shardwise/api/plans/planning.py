@@ -27,7 +27,7 @@ from shardwise.plan import (
 from shardwise.plan import solve as solved_plan
 from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.data_facts import Lengths
+from shardwise.spec.data_facts import Known
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
@@ -185,11 +185,12 @@ def _on_open_hardware(request: Request) -> Plan:
     with request.blaming("model"):
         model = profiled(find_model(request.job.model, rope=request.job.rope_scaling), request.job, clusters)
     known = KnownData.of(request, samples_rows=True)
+    rows = (known.num_rows, known.lengths)
     with request.placing():
         if "," in (request.job.hardware or ANY):
-            made = best_of_list(request.job, model=model, clusters=clusters, num_rows=known.num_rows)
+            made = best_of_list(request.job, model=model, clusters=clusters, known=rows)
         else:
-            made = best_of_catalogue(request.job, model=model, kinds=kinds, num_rows=known.num_rows)
+            made = best_of_catalogue(request.job, model=model, kinds=kinds, known=rows)
     return known.shown_in(made)
 
 
@@ -221,10 +222,6 @@ def written_to(path: str | Path, *, what: str = "file") -> Generator[None]:
         yield
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}; name another {what}") from None
-
-
-#: How many rows there are, and how long they are; None where nobody has counted.
-Known = tuple[int | None, Lengths | None]
 
 
 @dataclass(frozen=True, kw_only=True)
