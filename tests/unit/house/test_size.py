@@ -13,7 +13,7 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3030,
+    "api": 3035,
     "catalog": 3180,
     "cli": 1830,
     "data": 4900,
@@ -25,8 +25,8 @@ CEILINGS = {
     "plan": 8670,
     "programs": 210,
     "report": 2300,
-    "spec": 5540,
-    "train": 9290,
+    "spec": 5555,
+    "train": 9280,
     "web": 1330,
 }
 ALL, ALL_TESTS = 51440, 32855

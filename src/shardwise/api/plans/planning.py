@@ -172,7 +172,7 @@ def _solved(request: Request, name: str) -> Plan:
         model = profiled(find_model(job.model, rope=job.rope_scaling), job, [cluster])
     with request.placing():
         known = KnownData.of(request, samples_rows=True)
-        made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster, num_rows=known.num_rows))
+        made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster, num_rows=known.known[0]))
     if made.best is None:
         _refuse_misfit(request, model=model, cluster=cluster)
     return known.shown_in(made)
@@ -185,12 +185,11 @@ def _on_open_hardware(request: Request) -> Plan:
     with request.blaming("model"):
         model = profiled(find_model(request.job.model, rope=request.job.rope_scaling), request.job, clusters)
     known = KnownData.of(request, samples_rows=True)
-    rows = (known.num_rows, known.lengths)
     with request.placing():
         if "," in (request.job.hardware or ANY):
-            made = best_of_list(request.job, model=model, clusters=clusters, known=rows)
+            made = best_of_list(request.job, model=model, clusters=clusters, known=known.known)
         else:
-            made = best_of_catalogue(request.job, model=model, kinds=kinds, known=rows)
+            made = best_of_catalogue(request.job, model=model, kinds=kinds, known=known.known)
     return known.shown_in(made)
 
 
@@ -244,7 +243,7 @@ class Planning:
         """`known`: a run's rows and lengths, else those counted before."""
         job, model, cluster = self.request.job, self.model, self.cluster
         counted = KnownData.of(self.request, samples_rows=samples_rows)
-        rows, lengths = known if known[0] is not None else (counted.num_rows, counted.lengths)
+        rows, lengths = known if known[0] is not None else counted.known
         with self.request.placing():
             made = make_plan(
                 job, model=model, cluster=cluster, num_rows=rows, lengths=lengths, asks_what_if=asks_what_if

@@ -66,8 +66,7 @@ class Opening:
         RunDirectoryError: another run holds the folder, or is in it."""
         known = known_data(run_of(request.job))
         if known[0] is None:  # the run there has prepared none
-            counted = KnownData.of(request)
-            known = counted.num_rows, counted.lengths
+            known = KnownData.of(request).known
         planning, plan = accept(request, place=place, known=known)
         with request.blaming("output_dir"):
             lock = held.enter_context(locked(run, say=lambda text: tell([Notice(text=text)], on_update)))

@@ -61,8 +61,7 @@ def sample_rows(run: RunDirectory) -> None:
     if not sampled:
         mean = sum(chunk.num_bytes for chunk in chunks) / total / BYTES_PER_TOKEN
         lengths, sampled = Counter({max(1, round(mean)): 1}), 0
-    described = _described(asked, files, rows, sampled)
-    note_data(job, counts=_scaled(lengths, to=total), data_json=described, sampled=True)
+    note_data(job, counts=_scaled(lengths, to=total), data_json=_described(asked, files, rows, sampled), sampled=True)
 
 
 def _not_here(*_: Any, **__: Any) -> Any:
