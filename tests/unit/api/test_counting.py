@@ -216,6 +216,8 @@ def test_a_plan_counts_rows_and_looks_at_the_lengths_of_some(asked: JobMaker, ro
     assert made.run.seconds == 10 * made.best.time.step_seconds
     assert "10 steps of 40 rows (counted, with the lengths of a sample): " in made.run.sentence
     assert plan_from_json(made.to_json()) == made
+    listed = api.plan(path, overrides=["hardware=1x L4, 1x L40S"])
+    assert listed.best.time == api.plan(path, overrides=[f"hardware={listed.job['hardware']}"]).best.time
     later(rows, rows.read_text() * 2)
     assert api.plan(path).run.num_rows == 80
     path = asked(path={"path": str(rows), "weight": 0.5}, over_long="truncate")

@@ -74,11 +74,6 @@ def test_the_summary_names_what_was_asked_and_what_ran(run) -> None:
     assert report.examples[0].pieces == (("user: what is 2+2?\n", False), ("4", True))
 
 
-def test_of_pairs_each_side_is_a_sequence(tmp_path) -> None:
-    report = collect(finished_run(tmp_path / "run", job=make_job(objective="dpo")))
-    assert check_of(report, "MFU = model FLOPs").passed
-
-
 @pytest.mark.parametrize(
     ("key", "factor", "check"),
     [("tokens_per_second", 1.02, "tokens/s"), ("mfu", 1.5, "MFU"), ("step", 2, "every step")],
@@ -133,7 +128,8 @@ THREE = [(1, OF), (21, {}), (31, {})]
     ],
 )
 def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts, num_steps, note, tmp_path) -> None:
-    maker = RunMaker(root=tmp_path / "run", num_steps=num_steps).planned().prepared().started()
+    of_pairs = make_job(objective="dpo")
+    maker = RunMaker(root=tmp_path / "run", num_steps=num_steps, job=of_pairs).planned().prepared().started()
     for first_step, noted in starts:
         maker.began(first_step, **noted)
     lines = [record(step, job=maker.job) for step in range(1, num_steps + 1)]
