@@ -133,7 +133,7 @@ class TrainSpec(Strict):
         return self.max_steps or max(1, math.ceil(round(self.num_train_epochs * steps_per_epoch, 6)))
 
     def warmup(self, steps: int) -> tuple[int, float]:
-        """Of so many steps, those of the warm-up, and the share of `learning_rate` that is reached."""
+        """Of so many steps, those that rise, and the share of `learning_rate` that is reached."""
         rising = self.warmup_steps or math.ceil(self.warmup_ratio * steps)
         return rising, 1.0 if rising < steps else (steps - 1) / rising
 
