@@ -104,10 +104,9 @@ def _print_known_rows(plan: Plan, console: Console) -> None:
     if plan.data is None:
         return
     lines = [*takewhile(lambda line: line[0] in OF_ROWS, plan.data.lines())]
-    if plan.offers is None and plan.solved is None:
-        sampled = plan.data.sampled is not None
-        longest = "rows as long as max_length" if sampled else "the longest of these rows"
-        lines.append(("", f"memory is for {longest}, time for the mean"))
+    longest = "the longest of these rows" if plan.data.sampled is None else "rows as long as max_length"
+    solved = "memory and time are for rows as long as max_length"
+    lines.append(("", solved if plan.solved else f"memory is for {longest}, time for the mean"))
     console.print()
     for name, sentence in lines:
         console.print(fill(printable(sentence), f"  {name:<12}", width=console.width))

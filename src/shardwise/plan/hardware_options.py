@@ -13,6 +13,7 @@ from shardwise.plan.changes import on_less
 from shardwise.plan.search import Found, Question, ask, best_alone, changed, doubt_of, on_hardware, unmeasured
 from shardwise.plan.work import BFLOAT16_BYTES
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.data_facts import Known
 from shardwise.spec.job.keys import Goal, Job
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Candidate, Plan
@@ -131,11 +132,11 @@ def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit
 
 
 def best_of_catalogue(
-    job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]], num_rows: int | None = None
+    job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]], known: Known = (None, None)
 ) -> Plan:
     """The plan on the best hardware for the goal, with what else was compared. `kinds`: of each GPU
     its sizes, the smallest first. Raises UnsupportedError: the job cannot be forecast at all."""
-    comparison = _Comparison(job, model, [size for kind in kinds for size in kind], num_rows=num_rows, rented=True)
+    comparison = _Comparison(job, model, [size for kind in kinds for size in kind], known=known, rented=True)
     for size in comparison.owned:
         comparison.try_on(size)
     usual = [[size for size in kind if size.num_gpus <= USUAL_GPUS] for kind in kinds]
@@ -150,9 +151,9 @@ def best_of_catalogue(
     return comparison.plan(shown=_worth_showing(comparison.fits, best), best=best)
 
 
-def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], num_rows: int | None = None) -> Plan:
+def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], known: Known = (None, None)) -> Plan:
     """The plan on the best of some alternatives, each whole. Raises UnsupportedError: none."""
-    comparison = _Comparison(job, model, clusters, num_rows=num_rows)
+    comparison = _Comparison(job, model, clusters, known=known)
     for cluster in clusters:
         comparison.try_on(cluster, explain=True)
     fits, best = comparison.fits, _bests(comparison.fits, alike={})
@@ -190,13 +191,14 @@ class _Comparison:
     """Some hardware, with the best execution on each, or why none is there or was looked for."""
 
     def __init__(
-        self, job: Job, model: ModelShape, among: Sequence[Cluster], *, num_rows: int | None, rented: bool = False
+        self, job: Job, model: ModelShape, among: Sequence[Cluster], *, known: Known, rented: bool = False
     ) -> None:
         self.fits: list[_Fit] = []
         self.rented = rented
-        self._job, self._model, self._among, self._num_rows = job, model, among, num_rows
+        self._job, self._model, self._among, (rows, lengths) = job, model, among, known
         job = job.model_copy(update={"goal": "fastest"})
-        self._question = replace(ask(job, model=model, cluster=among[0], num_rows=num_rows), at_a_desk=False)
+        question = ask(job, model=model, cluster=among[0], num_rows=rows, lengths=lengths)
+        self._question = replace(question, at_a_desk=False)
         self._too_small: dict[tuple[int, int, bool], int] = {}
         refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
         # Name -> whether the job fits (None: unknown), and why it was not tried or does not run.
@@ -258,7 +260,7 @@ class _Comparison:
         # Products of the blocks' matrices with all tokens, both ways.
         matrices = sum(m.rows * m.columns * m.run * kind.num_layers for kind in kinds for m in kind.matrices)
         passes = 3 if job.method == "full" else 2
-        flops = 2 * passes * matrices * job.train.global_batch_size * job.sides * job.data.max_length
+        flops = 2 * passes * matrices * job.train.global_batch_size * job.sides * self._question.mean_length
         seconds = flops / (cluster.num_gpus * max(cluster.gpu.dense_flops.values()))
         for fit in self.fits:
             if fit.cluster.gpu == cluster.gpu and fit.cluster.num_gpus < cluster.num_gpus:
@@ -303,8 +305,7 @@ class _Comparison:
                 made = replace(made, changes=(*made.changes, *less))
         else:
             largest = max(self._among, key=_memory)
-            job = self._job.model_copy(update={"hardware": largest.name})
-            made = answer(ask(job, model=self._model, cluster=largest, num_rows=self._num_rows))
+            made = answer(on_hardware(replace(self._question, at_a_desk=True), largest))
         return replace(made, job={**self._job.to_json(), "hardware": made.job["hardware"]}, offers=offers)
 
 

@@ -139,15 +139,14 @@ def memory_comparisons(memory: MemoryReport) -> tuple[Comparison, ...]:
 def time_comparisons(sources: Sources, candidate: Candidate | None, steps: Taken) -> tuple[Comparison, ...]:
     """Step time, throughput, utilisation and total time; arguments as for `memory_report`."""
     steady, forecast = steps.steady, candidate.time if candidate else None
-    busy = share_of_time((record, record.get("gpu_utilization")) for record in steady)
-    medians = {key: median(found) if (found := numbers(steady, key)) else None for key in ("step_seconds", "mfu")}
+    busy, mfu = (share_of_time((record, record.get(key)) for record in steady) for key in ("gpu_utilization", "mfu"))
+    seconds = median(found) if (found := numbers(steady, "step_seconds")) else None
     of_those = "tokens of those steps ÷ their seconds"
-    any_kernel = "share of those steps' time in which any kernel runs"
     rows: tuple[tuple[str, Unit, str, float | None, str], ...] = (
-        ("step time", "seconds", "step_seconds", medians["step_seconds"], steps.covers),
+        ("step time", "seconds", "step_seconds", seconds, steps.covers),
         ("throughput", "tokens_per_second", "tokens_per_second", _rate(steady), of_those),
-        ("MFU", "share", "mfu", medians["mfu"], "model FLOPs; see the formula below"),
-        ("GPU utilisation", "share", "gpu_utilization", busy, any_kernel),
+        ("MFU", "share", "mfu", mfu, "model FLOPs of that throughput; see the formula below"),
+        ("GPU utilisation", "share", "gpu_utilization", busy, "share of those steps' time in which any kernel runs"),
     )
     compared = [
         Comparison(what=what, unit=unit, forecast=getattr(forecast, key, None), measured=measured, note=note)

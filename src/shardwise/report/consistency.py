@@ -71,7 +71,7 @@ def _flops_per_token(sources: Sources) -> float | None:
         return None
     try:
         shape = ModelShape.from_json(sources.plan.model)
-        return model_flops_per_token(shape, length=tokens / samples, lora=sources.job.adapters)
+        return model_flops_per_token(shape, length=tokens / (samples * sources.job.sides), lora=sources.job.adapters)
     except (KeyError, TypeError, OverflowError):
         return None
 

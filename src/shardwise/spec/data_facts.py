@@ -28,6 +28,10 @@ class Lengths:
     document: float | None = None
 
 
+#: How many rows there are, and how long they are; None where nobody has counted.
+Known = tuple[int | None, Lengths | None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowLengths:
     """Tokens of all rows of `data.path`, before any is cut, dropped or set aside.

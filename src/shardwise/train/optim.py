@@ -1,6 +1,5 @@
 """Optimizer, learning rate schedule and the norm of gradients."""
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -49,15 +48,9 @@ def build_schedule(optimizer: torch.optim.Optimizer, *, train: TrainSpec, total_
     """Transformers' schedule of that name, over optimizer steps."""
     from transformers import get_scheduler
 
-    warmup = train.warmup_steps or math.ceil(train.warmup_ratio * total_steps)
+    warmup, _ = train.warmup(total_steps)
     name = "constant_with_warmup" if train.lr_scheduler_type == "constant" and warmup else train.lr_scheduler_type
     return get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=total_steps)
-
-
-def moves(schedule: LRScheduler, *, total_steps: int) -> bool:
-    """Whether any step has a learning rate above zero."""
-    rate: Any = schedule
-    return any(rate.lr_lambdas[0](step) for step in range(total_steps))
 
 
 def gradient_norm(counted: Iterable[nn.Parameter], *, device: torch.device) -> Tensor:

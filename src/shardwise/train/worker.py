@@ -38,7 +38,6 @@ from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.loop import LoopOutcome, train
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.measuring.metrics import peak_flops
-from shardwise.train.optim import moves
 from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
@@ -132,9 +131,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     if start:  # the schedule goes on where it was
         composed.schedule.last_epoch = start - 1
         composed.schedule.step()
-    idle = "the learning rate is 0 in every step, all of which are warm-up: nothing will be trained"
-    moved = moves(composed.schedule, total_steps=total)
-    for sentence in filter(None, (None if moved else idle, noise_left_out(model.result.model.config))):
+    for sentence in filter(None, (job.train.warning_of_warmup(total), noise_left_out(model.result.model.config))):
         journal.warn(sentence)
     for batch in itertools.islice(composed.batches.from_(start), 1):
         check_batches(world, batch, composed.data)
@@ -205,8 +202,8 @@ def _finish(
         journal.note(lambda: write_json(run.measured, measured))
     if not (outcome.signal or composed.is_trial):
         try:
-            trained = moves(composed.schedule, total_steps=composed.batches.total_steps)
-            save_final(composed.model, run=run, journal=journal, trained=trained)
+            _, share = composed.job.train.warmup(composed.batches.total_steps)
+            save_final(composed.model, run=run, journal=journal, trained=share > 0)
         except SaveError as error:  # a checkpoint, for which nothing is gathered, keeps what was trained
             if outcome.saved or composed.checkpoints.save(outcome.steps):
                 again = f"{error}; the same command writes it again from checkpoint-{outcome.steps}"

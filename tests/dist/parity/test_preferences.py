@@ -267,3 +267,14 @@ def test_another_model_is_the_reference(ask, models, tmp_path) -> None:
         losses += train_cell(job, tmp_path / name, sgd(Layout(dp_shard=2)))[0].series("loss")
     assert losses[0] == pytest.approx(0.6931472, abs=1e-6)
     assert abs(losses[1] - losses[0]) > 1e-4
+
+
+QUANTIZED = {"method": "qlora", "preference": {"reference": "precomputed"}}
+
+
+@pytest.mark.parametrize("other", [{"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, QUANTIZED])
+def test_the_kept_reference_of_weights_that_are_read_otherwise_is_another(other, ask, tmp_path) -> None:
+    for name, changes in (("first", {}), ("other", other)):
+        job = ask("untied", train={"max_steps": 1}, **changes)
+        (loss,) = train_cell(job, tmp_path / name, sgd())[0].series("loss")
+        assert loss == pytest.approx(0.6931472, abs=1e-7)

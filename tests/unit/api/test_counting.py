@@ -216,10 +216,15 @@ def test_a_plan_counts_rows_and_looks_at_the_lengths_of_some(asked: JobMaker, ro
     assert made.run.seconds == 10 * made.best.time.step_seconds
     assert "10 steps of 40 rows (counted, with the lengths of a sample): " in made.run.sentence
     assert plan_from_json(made.to_json()) == made
+    listed = api.plan(path, overrides=["hardware=1x L4, 1x L40S"])
+    assert listed.best.time == api.plan(path, overrides=[f"hardware={listed.job['hardware']}"]).best.time
     later(rows, rows.read_text() * 2)
     assert api.plan(path).run.num_rows == 80
+    path = asked(path={"path": str(rows), "weight": 0.5}, over_long="truncate")
+    assert (api.plan(path).run.rows_from, api.plan(path).run.num_rows) == ("sampled", 40)
     api.data(path)
     assert (api.plan(path).run.rows_from, api.plan(path).data.sampled) == ("counted", None)
+    assert api.plan(path).run.num_rows == 40
 
 
 def test_without_a_tokenizer_lengths_are_from_bytes_and_without_rows_it_says_why(asked: JobMaker, rows: Path) -> None:
@@ -236,5 +241,10 @@ def test_without_a_tokenizer_lengths_are_from_bytes_and_without_rows_it_says_why
     assert any("rows are not counted: " in note for note in refused.data_notes)
     rows.unlink()
     assert any("there is no such file" in note for note in api.plan(path).data_notes)
+    stated = "planned for 10 rows, as data.num_rows says; `train` takes those of data.path"
+    rises = "all 3 steps are warm-up: the learning rate rises to 22 % of learning_rate"
+    left_out = "time and cost leave out evaluation: 2 x (train.eval_steps)"
+    overrides = ["train.warmup_steps=9", "train.eval_steps=2", "data.eval_fraction=0.1"]
+    assert {stated, rises, left_out} <= {*api.plan(asked(num_rows=10), overrides=overrides).data_notes}
     path = asked(path=[])
     assert api.plan(path).run.sentence == "say data.num_rows for time and cost"

@@ -62,6 +62,8 @@ def test_a_plan_says_what_was_counted_in_its_terminal_its_json_and_its_page(shar
         assert words in after
         assert words not in before.out
     assert "counts its rows" not in after
+    solved = shardwise("plan", path, "--hardware", "1x L4", "--solve", "max_length").out
+    assert "memory and time are for rows as long as max_length" in solved
     made = shardwise.json("plan", path)
     assert flaws(made) == []
     assert made["data"]["lengths"]["num_rows"] == 40

@@ -13,7 +13,7 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3030,
+    "api": 3040,
     "catalog": 3180,
     "cli": 1830,
     "data": 4900,
@@ -24,12 +24,12 @@ CEILINGS = {
     "parallel": 2990,
     "plan": 8670,
     "programs": 210,
-    "report": 2300,
-    "spec": 5540,
-    "train": 9310,
+    "report": 2290,
+    "spec": 5560,
+    "train": 9300,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51510, 32260
+ALL, ALL_TESTS = 51510, 32360
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -71,7 +71,7 @@ def test_what_if_has_a_row_for_each_change_and_says_why_one_has_none():
 
 def anywhere(method, **keys):
     asks, model = job(method=method, goal="cheapest", **keys), find_model("llama-3.1-8b", offline=True)
-    return best_of_catalogue(asks, model=model, kinds=[*filter(None, offered_hardware(most=8))], num_rows=20_000)
+    return best_of_catalogue(asks, model=model, kinds=[*filter(None, offered_hardware(most=8))], known=(20_000, None))
 
 
 @pytest.mark.slow

@@ -123,12 +123,14 @@ THREE = [(1, OF), (21, {}), (31, {})]
     ],
 )
 def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts, num_steps, note, tmp_path) -> None:
-    maker = RunMaker(root=tmp_path / "run", num_steps=num_steps).planned().prepared().started()
+    of_pairs = make_job(objective="dpo")
+    maker = RunMaker(root=tmp_path / "run", num_steps=num_steps, job=of_pairs).planned().prepared().started()
     for first_step, noted in starts:
         maker.began(first_step, **noted)
     lines = [record(step, job=maker.job) for step in range(1, num_steps + 1)]
+    slow = runs.TOKENS_PER_STEP / 3.0
     for line in lines[: starts[-1][0] - 1]:
-        line["step_seconds"] = 3.0
+        line |= {"step_seconds": 3.0, "tokens_per_second": slow, "mfu": mfu_of(maker.job, rate=slow, world_size=2)}
     maker.run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     report = collect(maker.measured().ended().run)
     mfu = check_of(report, "MFU = model FLOPs")
@@ -137,7 +139,9 @@ def test_figures_are_of_the_layout_that_is_named_and_each_start_warms_up(starts,
     step = row(report, "step time")
     assert (step.note, step.measured) == (note, runs.STEP_SECONDS if num_steps == 50 else 2.5)
     if len(starts) == 3 and num_steps == 50:
-        assert row(report, "throughput").measured == pytest.approx(24 * runs.TOKENS_PER_STEP / (7 * 3.0 + 17 * 2.0))
+        rate = 24 * runs.TOKENS_PER_STEP / (7 * 3.0 + 17 * 2.0)
+        assert row(report, "throughput").measured == pytest.approx(rate)
+        assert row(report, "MFU").measured == pytest.approx(mfu_of(maker.job, rate=rate, world_size=2))
     assert row(report, "weights").measured is None, "nobody knows of which start"
     assert row(report, "total time").note.endswith("in steps, not all with these settings")
 

@@ -11,7 +11,7 @@ from transformers.optimization import Adafactor
 
 from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.layout.execution import OptimizerName
-from shardwise.train.optim import build_optimizer, build_schedule, gradient_norm, moves
+from shardwise.train.optim import build_optimizer, build_schedule, gradient_norm
 from shardwise.train.update import Update
 
 CPU = torch.device("cpu")
@@ -36,13 +36,17 @@ def rates(total: int, **settings: Any) -> list[float]:
 
 @pytest.mark.parametrize(
     ("total", "settings", "expected"),
-    [(1, {"warmup_ratio": 0.1}, False), (1, {}, True), (2, {"warmup_steps": 5}, True), (20, {"warmup_steps": 5}, True)],
+    [
+        (1, {"warmup_ratio": 0.1}, "the learning rate is 0 in every step, all of which are warm-up: nothing will be"),
+        (3, {"warmup_steps": 5}, "all 3 steps are warm-up: the learning rate rises to 40 % of learning_rate"),
+        (1, {}, "None"),
+        (20, {"warmup_ratio": 0.9}, "None"),
+    ],
 )
-def test_a_run_that_is_the_first_step_of_its_warm_up_moves_nothing(total, settings, expected) -> None:
-    train = TrainSpec(learning_rate=1.0, **settings)
-    schedule = build_schedule(build_optimizer(parameters(), train=train, name="sgd"), train=train, total_steps=total)
-    assert moves(schedule, total_steps=total) is expected
-    assert any(rates(total, **settings)) is expected
+def test_a_warm_up_that_does_not_end_is_said_with_the_rate_it_reaches(total, settings, expected) -> None:
+    train = TrainSpec(**settings)
+    assert train.warmup(total)[1] == pytest.approx(max(rates(total, **settings)))
+    assert str(train.warning_of_warmup(total)).startswith(expected)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("adamw", "fused"), ("adamw_foreach", "foreach")])

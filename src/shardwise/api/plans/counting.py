@@ -14,7 +14,7 @@ from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.data_preparation import ReportedError, prepare_data
 from shardwise.launch.processes.torch_helpers import sample_rows
 from shardwise.plan import run_of
-from shardwise.spec.data_facts import DataFacts, Lengths
+from shardwise.spec.data_facts import DataFacts, Known
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import write_places
 from shardwise.spec.plan.forecast import Plan
@@ -54,11 +54,10 @@ def data(job: Job | str | Path, *, overrides: Sequence[str | Override] = ()) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownData:
-    """What a plan knows of a job's rows. `num_rows`: as the job states, or as counted."""
+    """What a plan knows of a job's rows. `known`: how many, as the job states, or as counted."""
 
     job: Job
-    num_rows: int | None
-    lengths: Lengths | None
+    known: Known
     facts: DataFacts | None
     notes: tuple[str, ...]
 
@@ -76,22 +75,25 @@ class KnownData:
         if facts is not None and facts.sampled is not None and lengths is not None:
             # The longest row is hardly among some: memory is for rows as long as they may be.
             lengths = replace(lengths, longest=request.job.data.max_length)
-        return cls(
-            job=request.job,
-            num_rows=stated or samples,
-            lengths=lengths,
-            facts=facts,
-            notes=(*_notes(request, facts), *([f"rows are not counted: {why}"] if why else [])),
-        )
+        notes = (*_notes(request, facts), *([f"rows are not counted: {why}"] if why else []))
+        return cls(job=request.job, known=(stated or samples, lengths), facts=facts, notes=notes)
 
     def shown_in(self, made: Plan) -> Plan:
         """A plan that says so."""
         counted = "counted" if self.facts is None or self.facts.sampled is None else "sampled"
         source = "stated" if self.job.data.num_rows else counted
-        run = run_of(self.job, made.best, num_rows=self.num_rows, rows_from=source)
+        run = run_of(self.job, made.best, num_rows=self.known[0], rows_from=source)
         if made.offers and made.offers.start_up:
             run = replace(run, sentence=f"{run.sentence}, beside its start")
-        return replace(made, data=self.facts, data_notes=self.notes, run=run)
+        said = () if run.num_steps is None else filter(None, self._of_steps(run.num_steps))
+        return replace(made, data=self.facts, data_notes=(*self.notes, *said), run=run)
+
+    def _of_steps(self, steps: int) -> Iterator[str | None]:
+        train, part = self.job.train, self.facts and self.facts.eval
+        yield train.warning_of_warmup(steps)
+        if train.eval_steps:
+            rows = f" over {part.num_samples:,} rows" if part and part.num_samples else ""
+            yield f"time and cost leave out evaluation: {-(-steps // train.eval_steps):,} x{rows} (train.eval_steps)"
 
 
 @contextmanager
@@ -104,6 +106,9 @@ def _run_of_its_own(request: Request) -> Generator[RunDirectory]:
 
 
 def _notes(request: Request, facts: DataFacts | None) -> Iterator[str]:
+    stated, counted = request.job.data.num_rows, facts and facts.train.known[0]
+    if stated and request.job.data.path and stated != counted:
+        yield f"planned for {stated:,} rows, as data.num_rows says; `train` takes those of data.path"
     for key in ("path", "eval_path"):
         for index, source in enumerate(getattr(request.job.data, key)):
             path = Path(source.path)

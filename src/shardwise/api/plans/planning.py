@@ -27,7 +27,7 @@ from shardwise.plan import (
 from shardwise.plan import solve as solved_plan
 from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
-from shardwise.spec.data_facts import Lengths
+from shardwise.spec.data_facts import Known
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
@@ -172,7 +172,7 @@ def _solved(request: Request, name: str) -> Plan:
         model = profiled(find_model(job.model, rope=job.rope_scaling), job, [cluster])
     with request.placing():
         known = KnownData.of(request, samples_rows=True)
-        made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster, num_rows=known.num_rows))
+        made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster, num_rows=known.known[0]))
     if made.best is None:
         _refuse_misfit(request, model=model, cluster=cluster)
     return known.shown_in(made)
@@ -187,9 +187,9 @@ def _on_open_hardware(request: Request) -> Plan:
     known = KnownData.of(request, samples_rows=True)
     with request.placing():
         if "," in (request.job.hardware or ANY):
-            made = best_of_list(request.job, model=model, clusters=clusters, num_rows=known.num_rows)
+            made = best_of_list(request.job, model=model, clusters=clusters, known=known.known)
         else:
-            made = best_of_catalogue(request.job, model=model, kinds=kinds, num_rows=known.num_rows)
+            made = best_of_catalogue(request.job, model=model, kinds=kinds, known=known.known)
     return known.shown_in(made)
 
 
@@ -223,10 +223,6 @@ def written_to(path: str | Path, *, what: str = "file") -> Generator[None]:
         raise InputError(f"{path} cannot be written: {error.strerror}; name another {what}") from None
 
 
-#: How many rows there are, and how long they are; None where nobody has counted.
-Known = tuple[int | None, Lengths | None]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Planning:
     """A job, its model, read once, and hardware: what plans are made of as rows become known."""
@@ -247,7 +243,7 @@ class Planning:
         """`known`: a run's rows and lengths, else those counted before."""
         job, model, cluster = self.request.job, self.model, self.cluster
         counted = KnownData.of(self.request, samples_rows=samples_rows)
-        rows, lengths = known if known[0] is not None else (counted.num_rows, counted.lengths)
+        rows, lengths = known if known[0] is not None else counted.known
         with self.request.placing():
             made = make_plan(
                 job, model=model, cluster=cluster, num_rows=rows, lengths=lengths, asks_what_if=asks_what_if

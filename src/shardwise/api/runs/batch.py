@@ -4,13 +4,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shardwise.api.plans.planning import Known, Planning
+from shardwise.api.plans.planning import Planning
 from shardwise.errors import DoesNotFitError, InputError, RanOutOfMemoryError, StoppedError
 from shardwise.launch.follow import Phase, tell
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.workers import run_workers
 from shardwise.launch.run_folder import known_data, write_start
 from shardwise.spec.cluster import DeviceKind
+from shardwise.spec.data_facts import Known
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Plan

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from shardwise.api.plans.counting import KnownData
-from shardwise.api.plans.planning import Known, Planning
+from shardwise.api.plans.planning import Planning
 from shardwise.catalog.gpus import reserved_bytes
 from shardwise.errors import DoesNotFitError, Problem, RunDirectoryError, UnsupportedError
 from shardwise.launch.disk_room import check_disk
@@ -18,6 +18,7 @@ from shardwise.launch.processes.torchrun import Place
 from shardwise.launch.processes.workers import forget_last_launch
 from shardwise.launch.requirements import check_compiler, check_present, check_trainable, place_of, training_cluster
 from shardwise.launch.run_folder import check_same_job, found_before, has_result, known_data, run_of, write_start
+from shardwise.spec.data_facts import Known
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Request
 from shardwise.spec.run import RunDirectory, read_lines
@@ -65,8 +66,7 @@ class Opening:
         RunDirectoryError: another run holds the folder, or is in it."""
         known = known_data(run_of(request.job))
         if known[0] is None:  # the run there has prepared none
-            counted = KnownData.of(request)
-            known = counted.num_rows, counted.lengths
+            known = KnownData.of(request).known
         planning, plan = accept(request, place=place, known=known)
         with request.blaming("output_dir"):
             lock = held.enter_context(locked(run, say=lambda text: tell([Notice(text=text)], on_update)))

@@ -61,11 +61,7 @@ def sample_rows(run: RunDirectory) -> None:
     if not sampled:
         mean = sum(chunk.num_bytes for chunk in chunks) / total / BYTES_PER_TOKEN
         lengths, sampled = Counter({max(1, round(mean)): 1}), 0
-    # Rows of an epoch: a source of weight 2 is seen twice.
-    weights = [sources[index].weight for index in asked.source_of_file]
-    counts = _scaled(lengths, to=round(sum(number * weights[file] for file, number in rows.items())))
-    described = _described(asked, files, rows, sampled)
-    note_data(job, counts=counts, data_json=described, sampled=True)
+    note_data(job, counts=_scaled(lengths, to=total), data_json=_described(asked, files, rows, sampled), sampled=True)
 
 
 def _not_here(*_: Any, **__: Any) -> Any:

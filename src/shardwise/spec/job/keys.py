@@ -132,6 +132,19 @@ class TrainSpec(Strict):
         # Rounded first, so that three tenths of ten steps are three and not four.
         return self.max_steps or max(1, math.ceil(round(self.num_train_epochs * steps_per_epoch, 6)))
 
+    def warmup(self, steps: int) -> tuple[int, float]:
+        """Of so many steps, those that rise, and the share of `learning_rate` that is reached."""
+        rising = self.warmup_steps or math.ceil(self.warmup_ratio * steps)
+        return rising, 1.0 if rising < steps else (steps - 1) / rising
+
+    def warning_of_warmup(self, steps: int) -> str | None:
+        """What to say where all of so many steps are warm-up."""
+        share = self.warmup(steps)[1]
+        if not share:
+            return "the learning rate is 0 in every step, all of which are warm-up: nothing will be trained"
+        rises = f"all {steps:,} steps are warm-up: the learning rate rises to {100 * share:.2g} % of learning_rate"
+        return rises if share < 1 else None
+
     @model_validator(mode="after")
     def _what_is_set_has_an_effect(self) -> Self:
         if self.warmup_ratio and self.warmup_steps:

@@ -18,6 +18,7 @@ from shardwise.data.micro_batches import FILLER
 from shardwise.errors import UnsupportedError
 from shardwise.models.load import find_model_folder
 from shardwise.parallel.mesh import World
+from shardwise.spec.job.keys import Job
 from shardwise.spec.job.preference import WITH_REFERENCE
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import hub_revision
@@ -45,7 +46,7 @@ class KnownReference:
         if job.objective not in WITH_REFERENCE or job.compares_with_itself or stated == "none":
             return
         if stated in ("auto", "precomputed"):
-            self._fill_parts(step, model.content)
+            self._fill_parts(step, model.content, job)
             return
         folder = find_model_folder(stated, revision=None)
         other_job = job.model_copy(update={"model": stated, "method": "full", "lora": None})
@@ -57,14 +58,15 @@ class KnownReference:
                 f"{model.shape.vocab_size}; name a model with the same tokenizer"
             )
         its = replace(step, spread=other.spread, balance=None, leaves_padding=False)
-        self._fill_parts(its, other.content)
+        self._fill_parts(its, other.content, other_job)
         del its, other
         gc.collect()
 
-    def _fill_parts(self, step: GradientAccumulator, content: dict[str, str]) -> None:
+    def _fill_parts(self, step: GradientAccumulator, content: dict[str, str], job: Job) -> None:
         """Of the rows to train on and to evaluate on, by a model with files of that `content`."""
         train, evaluation = self.preferences.train, self.preferences.evaluation
-        described = {"model": content, "data": self.fingerprint, "precision": self.execution.precision}
+        read = (job.rope_scaling and job.rope_scaling.stated, job.method == "qlora", job.quantises_experts)
+        described = {"model": content, "data": self.fingerprint, "precision": self.execution.precision, "read": read}
         key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
         for part in filter(None, (train, evaluation)):
             samples, path = np.arange(len(part.data)), part.data.folder / f"reference-{key}.bin"

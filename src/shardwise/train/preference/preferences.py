@@ -72,8 +72,7 @@ class Preferences:
         ids, divergence = np.array(batch.sample_ids, np.int64), part.divergence
         if self.job.objective == "kto" and divergence is None:
             divergence = self._divergence(part, ids, outputs)
-        weight = part.text_weight
-        weight = self._text_weight(part, ids) if weight is None else weight
+        weight = self._text_weight(part, ids) if part.text_weight is None else part.text_weight
         references = self._references(part, batch.micro_batches, outputs)
         return [
             self._row_loss(part, micro, reference, divergence=divergence, text_weight=weight)
