@@ -111,14 +111,13 @@ class Files:
     def add(self, name: str, whole: Tensor) -> None:
         """Writes the next tensor, which is on the CPU, in the dtype of files."""
         for key, stored, part, rows in self._result.spans(name, tuple(whole.shape)):
-            if rows is None:
-                self._put(key, whole[part])
-                continue
-            there = self._rows.setdefault(key, {})
-            there[stored[0].start] = whole
-            if sum(map(len, there.values())) == rows:
-                self._put(key, torch.cat([there[first] for first in sorted(there)]))
-                del self._rows[key]
+            if rows is not None:
+                there = self._rows.setdefault(key, {})
+                there[stored[0].start] = whole
+                if sum(map(len, there.values())) < rows:
+                    continue
+                whole = torch.cat([there[first] for first in sorted(self._rows.pop(key))])
+            self._put(key, whole[part])
 
     def _put(self, key: str, tensor: Tensor) -> None:
         file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
