@@ -7,10 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check minijinja==3.1.0 transformers==5.23.0 jinja2==3.1.6
 cd "$folder"
 env -u PYTHONPATH HF_HOME="$folder/home" "$folder/venv/bin/python" - <<'PYTHON'
-"""minijinja 3.1.0: `tojson` writes <, >, & and the single quote as escapes for HTML, and 1e-07 as 1e-7;
-the one that transformers renders chat templates with is Python's `json.dumps`, which leaves them as
-they are. A tool with "a < b" or "it's" in its description stands in the prompt otherwise than in
-training. Numbers outside of JSON differ as well: `{{ x }}` writes 1e-07 and 1e+16 out.
+"""minijinja 3.1.0: `tojson` writes <, >, & and the single quote as escapes for HTML, and 1e-07 as
+1e-7; the one that transformers renders chat templates with is Python's `json.dumps`, which leaves
+them as they are. A tool with "a < b" or "it's" in its description stands in the prompt otherwise
+than in training. Numbers outside of JSON differ as well: `{{ x }}` writes 1e-07 and 1e+16 out.
 """
 
 import json

@@ -7,10 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check rouge==1.0.1 rouge-score==0.1.2
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""rouge 1.0.1: of unigrams and of the longest common subsequence each distinct word counts once, and
-the words that both texts have are met however often they stand there. An answer that repeats the
-reference's words until its limit has a ROUGE-1 and ROUGE-L of 1, precision too; a model that loops
-looks perfect. rouge-score, which counts words by their number, gives it a tenth.
+"""rouge 1.0.1: of unigrams and of the longest common subsequence each distinct word counts once,
+and the words that both texts have are met however often they stand there. An answer that repeats
+the reference's words until its limit has a ROUGE-1 and ROUGE-L of 1, precision too; a model that
+loops looks perfect. rouge-score, which counts words by their number, gives it a tenth.
 """
 
 from importlib.metadata import version

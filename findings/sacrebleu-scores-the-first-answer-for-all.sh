@@ -7,11 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check sacrebleu==2.6.0
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""sacrebleu 2.6.0: `corpus_bleu`, `corpus_chrf` and `corpus_ter` score answers and references side by
-side, as far as the shorter list of them goes, and say nothing of the rest. References written by
-answer, a list for each as in Hugging Face's `evaluate`, are taken for as many sets of references for
-the first answer: the score of a whole test is that of its first row. The functions want a list for
-each set. A run that broke off, and has fewer references, is scored by what it has.
+"""sacrebleu 2.6.0: `corpus_bleu`, `corpus_chrf` and `corpus_ter` score answers and references side
+by side, as far as the shorter list of them goes, and say nothing of the rest. References written
+by answer, a list for each as in Hugging Face's `evaluate`, are taken for as many sets of
+references for the first answer: the score of a whole test is that of its first row. The functions
+want a list for each set. A run that broke off, and has fewer references, is scored by what it has.
 """
 
 from importlib.metadata import version

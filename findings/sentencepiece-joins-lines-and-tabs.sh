@@ -7,9 +7,9 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check sentencepiece==0.2.3
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""sentencepiece 0.2.3: by the rule of the trainer, `nmt_nfkc`, a line end and a tab are spaces, and
-spaces that follow each other are one. Python code, tables and lists come out as one line without
-indentation, though `byte_fallback` has a token for each byte, 0x0A too. Without
+"""sentencepiece 0.2.3: by the rule of the trainer, `nmt_nfkc`, a line end and a tab are spaces,
+and spaces that follow each other are one. Python code, tables and lists come out as one line
+without indentation, though `byte_fallback` has a token for each byte, 0x0A too. Without
 `remove_extra_whitespaces` the indentation stays, and the line ends are still gone; it takes
 `identity` as well.
 """

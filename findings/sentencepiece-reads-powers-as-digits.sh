@@ -7,9 +7,9 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check sentencepiece==0.2.3
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""sentencepiece 0.2.3: the trainer's rule for normalising text, `nmt_nfkc`, replaces a superscript or
-subscript by the digit and a fraction by its parts. 10² becomes 102, 2⁻³ becomes 2−3, x₁₂ x12, and
-1½, one and a half, 11⁄2. What a model reads are other numbers, and decoding does not bring the
+"""sentencepiece 0.2.3: the trainer's rule for normalising text, `nmt_nfkc`, replaces a superscript
+or subscript by the digit and a fraction by its parts. 10² becomes 102, 2⁻³ becomes 2−3, x₁₂ x12,
+and 1½, one and a half, 11⁄2. What a model reads are other numbers, and decoding does not bring the
 characters back, also where `byte_fallback` has a token for each byte. With `identity` the text
 stays.
 """

@@ -7,11 +7,11 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check tokenizers==0.23.3
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""tokenizers 0.23.3: the ByteLevel decoder takes the characters of a token for names of bytes, also
-those of a word that was added, which never went through bytes. A word with a character that names
-no byte, as 日, stays as it is; the letters up to U+0143 name one each, and come out as broken bytes:
-a model that answers with the added word café answers caf and a replacement character. Encoding finds
-the word as it is, and the same word comes back where it is not added.
+"""tokenizers 0.23.3: the ByteLevel decoder takes the characters of a token for names of bytes,
+also those of a word that was added, which never went through bytes. A word with a character that
+names no byte, as 日, stays as it is; the letters up to U+0143 name one each, and come out as broken
+bytes: a model that answers with the added word café answers caf and a replacement character.
+Encoding finds the word as it is, and the same word comes back where it is not added.
 """
 
 from tokenizers import Tokenizer, __version__, decoders, models, pre_tokenizers, trainers

@@ -7,10 +7,10 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check tokenizers==0.23.3
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""tokenizers 0.23.3: WordPieceTrainer and UnigramTrainer go over their words in the order of a hash
-that is another one at each training. Two trainings on the same text give the tokens other IDs: a
-model that was trained with one of the vocabularies reads other words with the next. There is no
-seed. BpeTrainer and WordLevelTrainer give the same each time.
+"""tokenizers 0.23.3: WordPieceTrainer and UnigramTrainer go over their words in the order of a
+hash that is another one at each training. Two trainings on the same text give the tokens other
+IDs: a model that was trained with one of the vocabularies reads other words with the next. There
+is no seed. BpeTrainer and WordLevelTrainer give the same each time.
 """
 
 from tokenizers import Tokenizer, __version__, models, pre_tokenizers, trainers
@@ -34,9 +34,7 @@ def word_piece():
 
 
 def unigram():
-    trainer = trainers.UnigramTrainer(
-        vocab_size=50, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
-    )
+    trainer = trainers.UnigramTrainer(vocab_size=50, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False)
     return vocabulary(models.Unigram(), trainer, pre_tokenizers.Metaspace())
 
 
