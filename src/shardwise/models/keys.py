@@ -105,8 +105,7 @@ class JoinedRows:
 
 @dataclass(frozen=True)
 class CutRows:
-    """Rows from `first` on of a weight [`stored`, ...] of files, of which several parameters are
-    made, each of its part of their elements: this one has `rows`."""
+    """`rows` from `first` on of a weight [`stored`, ...] of files, which is several parameters."""
 
     key: str
     first: int
@@ -125,8 +124,8 @@ class CutRows:
     def spans(self, _shape: Shape, *, offsets: Shape, lengths: Shape) -> Iterator[StoredSpan]:
         """As of an `ExpertStack`."""
         begins = (self.first + offsets[0], *offsets[1:])
-        stored = tuple(slice(at, at + length) for at, length in zip(begins, lengths, strict=True))
-        yield StoredSpan(self.key, stored, (), self.stored)
+        window = tuple(slice(at, at + length) for at, length in zip(begins, lengths, strict=True))
+        yield StoredSpan(self.key, window, (), self.stored)
 
 
 #: How a parameter is made of weights of files.
@@ -163,8 +162,7 @@ class Keys:
         parts: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         joined: set[str] = set()
         self.unread: set[str] = set()
-        if known is None:
-            known = {name: tensor.numel() for name, tensor in model.state_dict().items()}
+        known = known or {name: tensor.numel() for name, tensor in model.state_dict().items()}
         whole = {without_wrappers(name): elements for name, elements in known.items()}
         for key in sorted(stored, key=dot_natural_key):
             name, stacking, part = _stacked(_renamed(key, renamings), stackings)
@@ -267,8 +265,7 @@ def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:
     return renamings, known, [one for one in converters if one not in known]
 
 
-#: All that is done to stacked matrices, perhaps joined by rows; to weights joined by rows; and to
-#: one that is cut by rows.
+#: What is done to stacked matrices, perhaps joined; to weights joined by rows; to one cut by rows.
 _STACKS = [("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)]
 _JOINS = [("Concatenate", 0)]
 _CUTS = [("Split", 0)], [("Chunk", 0)]

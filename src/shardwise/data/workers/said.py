@@ -114,9 +114,7 @@ def outline(value: Any) -> Any:
         return bool(value) + bool(value.strip())
     if isinstance(value, dict):
         return tuple((key, outline(item)) for key, item in value.items())
-    if isinstance(value, list):
-        return tuple(map(outline, value))
-    return type(value)
+    return tuple(map(outline, value)) if isinstance(value, list) else type(value)
 
 
 def with_text_arguments(messages: Sequence[Message]) -> list[Message]:

@@ -56,11 +56,12 @@ class Tree:
 
     def _of_module(self, name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Iterator[Part]:
         weight, bias = own.get("weight"), own.get("bias")
+        alike = bias is None or (weight is not None and bias.shape == weight.shape)
         if is_linear(module) and weight is not None and own.keys() <= {"weight", "bias"}:
             yield self._linear(name, module, weight, bias)
         elif "shared" not in name and self._are_experts(module, own):
             yield from self._stacks(name, module, own)
-        elif weight is not None and weight.ndim == 1 and own.keys() <= {"weight", "bias"} and _alike(weight, bias):
+        elif weight is not None and weight.ndim == 1 and own.keys() <= {"weight", "bias"} and alike:
             yield Norm(name=name, size=weight.numel(), width=weight.numel(), bias=bias is not None)
         elif weight is not None and weight.ndim > 1 and bias is not None and bias.shape == weight.shape[:1]:
             yield replace(cast(Matrix, _bare(name, "weight", weight)), bias=True)
@@ -84,10 +85,9 @@ class Tree:
         return {parameter.shape[0] for parameter in own.values()} <= said | stated
 
     def _stacks(self, name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Iterator[Part]:
-        turned = bool(getattr(module, "is_transposed", False))
         # What is not told the routes runs each token through every expert, as Llama 4's experts do.
         runs_all = len(signature(module.forward).parameters) == 1
-        turned = turned or runs_all
+        turned = runs_all or bool(getattr(module, "is_transposed", False))
         for key, parameter in own.items():
             if parameter.ndim != 3:
                 if not _is_bias(key, own):
@@ -119,10 +119,6 @@ def _gives_rows(linear: nn.Linear) -> bool:
     except (RuntimeError, ValueError, IndexError):
         return False
     return isinstance(made, torch.Tensor) and made.shape == (2, linear.out_features)
-
-
-def _alike(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    return bias is None or bias.shape == weight.shape
 
 
 def _is_bias(key: str, own: Mapping[str, Any]) -> bool:
