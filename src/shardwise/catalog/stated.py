@@ -123,7 +123,7 @@ def counts_routes(stated: Mapping[str, Any]) -> bool:
 
 def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None:
     """The length up to which rotary frequencies do not depend on the longest row; None for any."""
-    for rotation in (one for one in _rotations(stated) if _kind(one) in ("longrope", "su", "dynamic")):
+    for rotation in (one for one in _rotations(stated) if _kind(one) in ("longrope", "dynamic")):
         if _kind(rotation) == "dynamic":
             return positions
         original = rotation.get("original_max_position_embeddings") or stated.get("original_max_position_embeddings")

@@ -170,7 +170,7 @@ class Keys:
                 name, stacking = key, None
             if name not in whole:
                 name, *others_made = names = self._made(name, others, reads)
-                if others_made and whole.keys() >= {*names}:
+                if others_made and name not in self.unread and whole.keys() >= {*names}:
                     every, sizes = shape_of(key)[0], [whole[one] for one in names]
                     rows = [size * every // sum(sizes) for size in sizes]
                     cuts = map(partial(CutRows, key, stored=every), accumulate(rows, initial=0), rows)

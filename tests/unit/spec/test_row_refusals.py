@@ -69,7 +69,6 @@ def test_kernels_that_are_told_of_documents_say_what_they_lack(model, kernel, wh
     ("config", "steady"),
     [
         ({"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 4096}, 4096),
-        ({"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 4096}, 4096),
         ({"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}}, 4096),
         ({"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}}, 8192),
         *(({"rope_scaling": {"rope_type": kind, "factor": 8.0}}, None) for kind in ("default", "linear", "yarn")),
