@@ -26,7 +26,18 @@ from shardwise.train.build import Build
 from shardwise.train.result import stop_ids
 from shardwise.train.saving import check, export, final
 from shardwise.train.saving.atomic import SaveError
-from tests.dist.cells import Trained, composed, execution, outcome, prepare_cell, run_built, save, spread, train_on
+from tests.dist.cells import (
+    OPTIMIZERS,
+    Trained,
+    composed,
+    execution,
+    outcome,
+    prepare_cell,
+    run_built,
+    save,
+    spread,
+    train_on,
+)
 from tests.dist.compare import must_equal, must_record_the_same
 from tests.dist.programs import printed
 from tests.dist.worlds import run_world, said_by
@@ -114,7 +125,7 @@ def test_a_full_model_loads_with_from_pretrained(model, chosen, make_job, tmp_pa
 
 @pytest.mark.slow
 def test_weights_that_files_call_otherwise_are_saved_as_transformers_does(single, make_job, models, tmp_path) -> None:
-    job = make_job("gpt_neox", train={"optimizer": "sgd", "learning_rate": 0.05})
+    job = make_job("gpt_neox", train=OPTIMIZERS["sgd"])
     finished = final, trained, _ = finish(job, tmp_path / "fsdp", replace(FSDP, optimizer="sgd"))
     must_equal(single(job), [trained])
     loaded: Any = AutoModelForCausalLM.from_pretrained(models["gpt_neox"])
@@ -132,10 +143,11 @@ def fused(models: dict[str, Path], tmp_path: Path) -> Iterator[Path]:
         WeightConverter("qkv_proj", ["q_proj", "k_proj", "v_proj"], [Split(dim=0)]),
         WeightConverter("gate_up_proj", ["gate_proj", "up_proj"], [Chunk(dim=0)]),
     ]
+    folder = shutil.copytree(models["untied"], tmp_path / "fused")  # made before its family has cuts
+    weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     conversion_mapping.register_checkpoint_conversion_mapping("llama", cuts)
-    folder = shutil.copytree(models["untied"], tmp_path / "fused")
     model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    model.load_state_dict(AutoModelForCausalLM.from_pretrained(models["untied"]).state_dict())
+    model.load_state_dict(weights)
     model.save_pretrained(folder)
     yield folder
     conversion_mapping._checkpoint_conversion_mapping_cache.pop("llama")
@@ -146,7 +158,7 @@ def fused(models: dict[str, Path], tmp_path: Path) -> Iterator[Path]:
 def test_weights_that_transformers_cuts_by_rows_are_trained_and_saved_whole(
     chosen, single, make_job, fused, tmp_path
 ) -> None:
-    plain = make_job("untied", train={"optimizer": "sgd", "learning_rate": 0.05})
+    plain = make_job("untied", train=OPTIMIZERS["sgd"])
     job = plain.model_copy(update={"model": str(fused)})
     finished = final, trained, _ = finish(job, tmp_path / "run", replace(chosen, optimizer="sgd"), shard_bytes=40_000)
     must_record_the_same(single(plain), trained)
