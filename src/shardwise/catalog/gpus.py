@@ -243,8 +243,7 @@ def _stated_link(cluster: Cluster, *, rate: str, unit: str, text: str) -> Link:
     gigabits = float(rate) * (8 if "B" in unit else 1)
     if not 0 < gigabits <= MAX_GIGABITS:
         raise HardwareError(f"hardware is {quoted(text)}; a link carries above 0 and at most {MAX_GIGABITS} Gb/s")
-    named = replace(cluster.network, name=f"{gigabits:g} Gb/s", shared=True)
-    return replace(named, bytes_per_second=gigabits / 8 * 1e9)
+    return replace(cluster.network, name=f"{gigabits:g} Gb/s", bytes_per_second=gigabits / 8 * 1e9, shared=True)
 
 
 def _assumed(network: Link) -> str:

@@ -105,27 +105,22 @@ class JoinedRows:
 
 @dataclass(frozen=True)
 class CutRows:
-    """`rows` from `first` on of a weight [`stored`, ...] of files, which is several parameters."""
+    """`rows` from `first` on of a weight [`stored`, ...] of files; `keys`: as in `ExpertStack`."""
 
-    key: str
+    keys: tuple[tuple[str]]
     first: int
     rows: int
     stored: int
 
-    @property
-    def keys(self) -> tuple[tuple[str, ...], ...]:
-        """As of an `ExpertStack`."""
-        return ((self.key,),)
-
     def shape(self, shape_of: Callable[[str], Shape], **_where: str) -> Shape:
         """Of the parameter."""
-        return self.rows, *shape_of(self.key)[1:]
+        return self.rows, *shape_of(self.keys[0][0])[1:]
 
     def spans(self, _shape: Shape, *, offsets: Shape, lengths: Shape) -> Iterator[StoredSpan]:
         """As of an `ExpertStack`."""
         begins = (self.first + offsets[0], *offsets[1:])
         window = tuple(slice(at, at + length) for at, length in zip(begins, lengths, strict=True))
-        yield StoredSpan(self.key, window, (), self.stored)
+        yield StoredSpan(self.keys[0][0], window, (), self.stored)
 
 
 #: How a parameter is made of weights of files.
@@ -169,12 +164,9 @@ class Keys:
             if name not in whole and key in whole:
                 name, stacking = key, None
             if name not in whole:
-                name, *others_made = names = self._made(name, others, reads)
-                if others_made and name not in self.unread and whole.keys() >= {*names}:
-                    every, sizes = shape_of(key)[0], [whole[one] for one in names]
-                    rows = [size * every // sum(sizes) for size in sizes]
-                    cuts = map(partial(CutRows, key, stored=every), accumulate(rows, initial=0), rows)
-                    self.stacks.update(zip(names, cuts, strict=True))
+                name, cut = self._made(name, others, reads)
+                if cut and whole.keys() >= {*cut}:
+                    self.stacks |= _cuts(key, shape_of(key)[0], {one: whole[one] for one in cut})
             self.names[key] = name
             if stacking is not None:
                 parts[name][part].append(key)
@@ -185,18 +177,19 @@ class Keys:
             self.stacks[name] = JoinedRows(parts=rows) if rows else ExpertStack(keys=keys)
         self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]
 
-    def _made(self, name: str, others: Iterable[Any], reads: Callable[[str], bool]) -> list[str]:
-        """What transformers makes of a key in a way of its own: several names."""
+    def _made(self, name: str, others: Iterable[Any], reads: Callable[[str], bool]) -> tuple[str, list[str]]:
+        """What transformers makes of a key in a way of its own, the first; and all that are cut."""
         made, other, _ = _stacked(name, others)
         if other is None:
-            return [name]
+            return name, []
         first, *_ = targets = other.target_patterns
         names = [made.replace(first, target) for target in targets]
         if not reads(made):
             self.unread |= {*names}
-        elif _done(other) not in _CUTS:
+            return made, []
+        if _done(other) not in _CUTS:
             raise UnsupportedError(_unread(name, made, other))
-        return names
+        return made, names
 
     @classmethod
     def of_loaded(cls, model: nn.Module) -> Self:
@@ -222,10 +215,19 @@ class Keys:
         return [StoredSpan(self.saved(name), stored, ())]
 
 
+def _cuts(key: str, stored: int, sizes: Mapping[str, int]) -> dict[str, CutRows]:
+    """Of a weight's rows those of each parameter, by name: as many as its part of all elements."""
+    rows = [size * stored // sum(sizes.values()) for size in sizes.values()]
+    return dict(
+        zip(sizes, map(partial(CutRows, ((key,),), stored=stored), accumulate(rows, initial=0), rows), strict=True)
+    )
+
+
 def why_unread(model: nn.Module) -> str:
     """Why a language model's weights, as they are published, are not read; "" where they are."""
+    others = [one for one in _transforms(model)[2] if _done(one) not in _CUTS]
     for name, _ in model.named_parameters():
-        for converter in (one for one in _transforms(model)[2] if _done(one) not in _CUTS):
+        for converter in others:
             stored, found, _ = _stacked(name, [converter.reverse_transform()])
             if found is not None:
                 return _unread(stored, name, converter)

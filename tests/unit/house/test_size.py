@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9300,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51500, 32360
+ALL, ALL_TESTS = 51500, 32370
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -52,9 +52,8 @@ def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
             if not part.local.numel():
                 return []
             spans = result.spans(part.name, part.shape, offsets=part.offsets, lengths=tuple(part.local.shape))
-            return [
-                _look(handles, key, at, live=part.local[w], dtype=result.dtype(part.name)) for key, at, w, _ in spans
-            ]
+            dtype = result.dtype(part.name)
+            return [_look(handles, key, at, live=part.local[w], dtype=dtype) for key, at, w, _ in spans]
 
         looks = list(pool.map(look, (part for _, part in mine)))
     # PEFT begins B with zeros: an adapter whose B's all are has learned nothing.
