@@ -10,11 +10,13 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
 from shardwise.plan.changes import on_less
+from shardwise.plan.rates import Device
 from shardwise.plan.search import Found, Question, ask, best_alone, changed, doubt_of, on_hardware, unmeasured
 from shardwise.plan.work import BFLOAT16_BYTES
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Known
 from shardwise.spec.job.keys import Goal, Job
+from shardwise.spec.model.flops import matrix_parameters
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Candidate, Plan
 from shardwise.spec.plan.offers import Offer, Offers, Range
@@ -255,13 +257,13 @@ class _Comparison:
         return any(size.name in names for size in kind)
 
     def least(self, cluster: Cluster) -> tuple[float, float]:
-        """Dollars and seconds of a step at least: FLOPs at the peak, or from fewer of the GPUs."""
-        job, kinds = self._job, self._model.kinds
-        # Products of the blocks' matrices with all tokens, both ways.
-        matrices = sum(m.rows * m.columns * m.run * kind.num_layers for kind in kinds for m in kind.matrices)
-        passes = 3 if job.method == "full" else 2
-        flops = 2 * passes * matrices * job.train.global_batch_size * job.sides * self._question.mean_length
-        seconds = flops / (cluster.num_gpus * max(cluster.gpu.dense_flops.values()))
+        """Dollars and seconds of a step at least: of its products at the best rate, both ways, or
+        from fewer of the GPUs."""
+        job, passes = self._job, 3 if self._job.method == "full" else 2
+        tokens = job.train.global_batch_size * job.sides * self._question.mean_length
+        flops = 2 * passes * matrix_parameters(self._model) * tokens
+        rates = (Device(gpu=cluster.gpu, compute=name, element_bytes=2).ceiling for name in cluster.gpu.dense_flops)
+        seconds = flops / (cluster.num_gpus * max(rates))
         for fit in self.fits:
             if fit.cluster.gpu == cluster.gpu and fit.cluster.num_gpus < cluster.num_gpus:
                 recomputes = fit.candidate.execution.gradient_checkpointing != "none"

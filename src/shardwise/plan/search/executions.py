@@ -59,20 +59,20 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     if not (on_cpu or compiles) and len(recomputes) > 1:
         recomputes = ("none", "full")  # eager, the host is the limit of what is selective
     attention = _attention(job, model, choice, precision)
+    plain = Execution(
+        layout=choice.layout,
+        micro_batch_size=1,
+        gradient_accumulation_steps=1,
+        precision=precision,
+        optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
+        offload="none" if train.offload == "auto" else train.offload,
+        loss="chunked" if train.loss == "auto" else train.loss,
+        attn_implementation=attention,
+        compile=compiles,
+        mlp="full" if train.mlp == "auto" else train.mlp,
+    )
     for recompute in recomputes:
-        base = Execution(
-            layout=choice.layout,
-            micro_batch_size=1,
-            gradient_accumulation_steps=1,
-            gradient_checkpointing=recompute,
-            precision=precision,
-            optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
-            offload="none" if train.offload == "auto" else train.offload,
-            loss="chunked" if train.loss == "auto" else train.loss,
-            attn_implementation=attention,
-            compile=compiles,
-            mlp="full" if train.mlp == "auto" else train.mlp,
-        )
+        base = plain.but(gradient_checkpointing=recompute)
         tiled = train.mlp == "auto" and tiles_mlp(job, base, model)
         yield replace(base, mlp="chunked") if tiled else base
 
@@ -109,7 +109,7 @@ def sized(base: Execution, job: Job, size: int) -> Execution:
     """An execution with so many sequences per forward."""
     ranks, batch = base.layout.data_world_size, job.train.global_batch_size
     steps = accumulation_steps(global_batch_size=batch, micro_batch_size=size, data_world_size=ranks)
-    return base.with_sizes(micro_batch_size=size, gradient_accumulation_steps=steps)
+    return base.but(micro_batch_size=size, gradient_accumulation_steps=steps)
 
 
 def _attention(job: Job, model: ModelShape, choice: Choice, precision: Precision) -> Attention:

@@ -142,7 +142,7 @@ class Forecasts:
 
     def _least_of_endings(self, base: Execution) -> float:
         """Seconds that follow the last backward, of the pipeline rank with fewest."""
-        return min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
+        return min(seconds for _, seconds in endings_of(self._at_mean_length.work(base)))
 
     def _pieces(self, execution: Execution) -> Pieces:
         layout = execution.layout

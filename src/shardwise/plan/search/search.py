@@ -82,30 +82,30 @@ class Search:
                 strategy.left_out = strategy.left_out or replace(choice, reason=reason)
         return found
 
-    def look(self, *, limit: float = inf, all_strategies: bool = True) -> None:
-        """Finds the fastest of each strategy within `limit` seconds; without `all_strategies` only
-        of those that can be chosen. Of more than `_IN_FULL`, a strategy that cannot be chosen has
-        the fastest of the first base that fits.
+    def look(self, *, limit: float = inf, within: float = inf, all_strategies: bool = True) -> None:
+        """Finds the fastest of each strategy within `limit` seconds, nothing if all take longer
+        than `within`; without `all_strategies` only of those that can be chosen. Of more than
+        `_IN_FULL`, a strategy that cannot be chosen has the fastest of the first base that fits.
 
         Best first: of all options, that with the least seconds is taken up next. A base has a lower
         bound, and each of its micro-batches has one; then their seconds are computed. The first of
         a strategy that fits is its fastest.
         """
         ahead = sorted(self.with_bounds(limit))
-        in_full, near = all_strategies and len(ahead) <= _IN_FULL, limit
-        while ahead and ahead[0].seconds <= limit:
+        in_full, near, most = all_strategies and len(ahead) <= _IN_FULL, limit, min(limit, within)
+        while ahead and ahead[0].seconds <= most:
             option = heappop(ahead)
             strategy = self.strategies[option.base.layout.strategy]
             # Bounds come in order: what was found first is the fastest of its strategy.
             if strategy.best is not None:
                 continue
             can_be_chosen = in_full or option.seconds <= near
-            found = self._take_up(option, ahead) if can_be_chosen else self.first_of([option])
+            found = self._take_up(option, ahead) if can_be_chosen else self._first_of([option])
             if found is not None:
                 strategy.best = found = self._roomy(found)
                 cluster = self.question.cluster
                 near = min(near, found.seconds * doubt_of(found, cluster) * (1 + tie_of(cluster.gpu)))
-                limit = limit if all_strategies else near
+                most = limit if all_strategies else near
 
     def _take_up(self, option: _Option, ahead: list[_Option]) -> Found | None:
         """An execution that fits; otherwise what an option stands for is added to what is ahead."""
@@ -129,10 +129,10 @@ class Search:
             heappush(ahead, closer)
         return None
 
-    def first_of(self, ahead: list[_Option], limit: float = inf) -> Found | None:
-        """The fastest that fits of all that is ahead, within `limit` seconds."""
+    def _first_of(self, ahead: list[_Option]) -> Found | None:
+        """The fastest that fits of all that is ahead."""
         found = None
-        while found is None and ahead and ahead[0].seconds <= limit:
+        while found is None and ahead:
             found = self._take_up(heappop(ahead), ahead)
         return found
 
@@ -276,9 +276,10 @@ class Search:
         return errors_of(OWN, execution.layout).chance_below((usable - screen) / held)
 
 
-def search_offloads(question: Question, *, all_strategies: bool = True) -> list[Search]:
-    """Finds the best of each strategy with every offload that a job leaves open. First stands the
-    search with the least offload that anything fits with, or the first if nothing fits."""
+def search_offloads(question: Question, *, within: float = inf, all_strategies: bool = True) -> list[Search]:
+    """Finds the best of each strategy with every offload that a job leaves open, nothing if all
+    take longer than `within` seconds. First stands the search with the least offload that anything
+    fits with, or the first if nothing fits."""
     searches: list[Search] = []
     tie = 1 + tie_of(question.cluster.gpu)
     for offload in offloads(question.job, question.cluster):
@@ -286,9 +287,9 @@ def search_offloads(question: Question, *, all_strategies: bool = True) -> list[
         known = [one for before in searches for one in before.found]
         if known and question.cluster.num_gpus > _MOST_OFFLOADED:
             break
-        if search.has_room if all_strategies else search.something_fits():
-            limit = tie * least_of(known, goal="fastest", cluster=question.cluster)
-            search.look(limit=limit, all_strategies=all_strategies and not known)
+        limit = tie * least_of(known, goal="fastest", cluster=question.cluster)
+        if search.has_room if all_strategies or min(limit, within) < inf else search.something_fits():
+            search.look(limit=limit, within=within, all_strategies=all_strategies and not known)
         # Searches with less offload, with which nothing fits, have no say.
         if search.found and searches and not searches[0].found:
             searches.clear()
@@ -305,21 +306,7 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
     return found[id(chosen_of((one for _, one in found.values()), goal=job.goal, cluster=cluster))]
 
 
-def _finds_within(question: Question, limit: float) -> bool:
-    """Whether anything that fits takes at most `limit` seconds."""
-    for offload in offloads(question.job, question.cluster):
-        search = Search(question.with_offload(offload))
-        ahead = sorted(search.with_bounds(limit))
-        if not ahead:  # another offload makes nothing faster
-            return False
-        if search.first_of(ahead, limit) is not None:
-            return True
-    return False
-
-
 def best_alone(question: Question, *, limit: float = inf) -> Candidate | None:
     """The choice on all hardware; None if nothing fits, or takes at most `limit` seconds."""
-    if limit < inf and not _finds_within(question, limit):
-        return None
-    best = chosen(search_offloads(question, all_strategies=False))
+    best = chosen(search_offloads(question, within=limit, all_strategies=False))
     return best and best[0].forecasts.candidate(best[1].execution)

@@ -47,13 +47,15 @@ def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> 
     """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
     spans = stage_sizes(work.model, num_stages=work.execution.layout.num_stages)
     last = len(spans) - 1
-    made: dict[tuple[int, bool, bool], StageTime] = {}
-    for index, blocks in enumerate(spans):
-        key = (blocks, index == 0, index == last)
-        if key not in made:
-            sent = _messages(work, index, blocks=blocks, reduces=last_micro_batch)
-            made[key] = stage_of(work, pieces, sent, blocks=blocks, last=index == last)
-    return tuple(made[blocks, index == 0, index == last] for index, blocks in enumerate(spans))
+
+    def made(index: int) -> StageTime:
+        sent = _messages(work, index, blocks=spans[index], reduces=last_micro_batch)
+        return stage_of(work, pieces, sent, blocks=spans[index], last=index == last)
+
+    if not last:
+        return (made(0),)
+    between = {blocks: made(spans.index(blocks, 1)) for blocks in set(spans[1:-1])}
+    return (made(0), *map(between.__getitem__, spans[1:-1]), made(last))
 
 
 def _messages(work: Work, stage: int, *, blocks: int, reduces: bool) -> MessageTime:
@@ -160,16 +162,16 @@ def least_seconds_of(work: Work, pieces: Pieces) -> float:
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     stages = stages_of(work, pieces)
     seconds = {stage: stage.actions for stage in set(stages)}
-    each = {stage: micros * (one.forward + one.backward) for stage, one in seconds.items()}
+    each = {stage: micros * (forward + backward) for stage, (forward, backward, _) in seconds.items()}
     ahead = min(one.forward for one in seconds.values())
     cut = layout.schedule == "zero_bubble"
     back = min(one.backward - cut * one.weights for one in seconds.values())
     least = 0.0
     for rank in range(layout.pp):
         own = stages[rank :: layout.pp]
-        busy = sum(each[stage] for stage in own)
+        busy = sum(map(each.__getitem__, own))
         later = rank * back
         if cut:  # weights' gradients may be made while the last gradient goes back
             later = max(0.0, later - micros * sum(seconds[stage].weights for stage in own))
         least = max(least, rank * ahead + busy + later)
-    return ROUNDED * (least + min(ending.seconds for ending in endings_of(work)))
+    return ROUNDED * (least + min(seconds for _, seconds in endings_of(work)))

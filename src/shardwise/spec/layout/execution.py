@@ -98,11 +98,11 @@ class Execution:
     compile: bool = False
     reduce_once: bool = False
 
-    def with_sizes(self, *, micro_batch_size: int, gradient_accumulation_steps: int) -> Self:
-        """Another with these; no cached property depends on them. Searches make very many."""
+    def but(self, **values: Any) -> Self:
+        """Another with other sizes, or another recompute: fields that no cached property depends
+        on. Searches make very many."""
         other = object.__new__(type(self))
-        sizes = {"micro_batch_size": micro_batch_size, "gradient_accumulation_steps": gradient_accumulation_steps}
-        other.__dict__.update(self.__dict__, **sizes)
+        other.__dict__.update(self.__dict__, **values)
         return other
 
     @property

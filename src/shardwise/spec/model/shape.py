@@ -353,6 +353,11 @@ class ModelShape:
         return ((kind.num_layers, matrix) for kind in self.kinds for matrix in kind.matrices)
 
     @cached_property
+    def sliced(self) -> list[Matrix]:
+        """The matrices of each kind of block that tensor parallelism slices."""
+        return [matrix for _, matrix in self.every_matrix if matrix.sliced_by is not None]
+
+    @cached_property
     def kinds(self) -> tuple[Self, ...]:
         """One shape for each kind of block, the usual first, as if the model had that kind only."""
         if not self.other_blocks:

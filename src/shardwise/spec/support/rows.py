@@ -222,7 +222,7 @@ def schedule(layout: Layout) -> Row:
 
 def compiled(layout: Layout) -> list[Row]:
     """Why blocks are not compiled under a layout: a cut backward is no whole."""
-    if layout.pp == layout.tp == 1:
+    if layout.tp == 1 and not _is_cut(layout):
         return []
     cut, key = "compile is not trained with schedule zero_bubble", "train.compile"
     under = f"compile is not trained under {layout.strategy}"

@@ -5,7 +5,7 @@ from math import gcd
 from typing import Literal
 
 from shardwise.spec.job.keys import Job
-from shardwise.spec.model.shape import Matrix, ModelShape
+from shardwise.spec.model.shape import ModelShape
 
 #: Families whose models are cut in stages as transformers plans it: between tokens and head they
 #: have embedding, blocks and norm, and no more.
@@ -48,22 +48,18 @@ def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
     return model.family in proven if model.built is None else split in model.built
 
 
-def _sliced(model: ModelShape) -> list[Matrix]:
-    return [matrix for kind in model.kinds for matrix in kind.matrices if matrix.sliced_by is not None]
-
-
 def heads(model: ModelShape) -> dict[str, int]:
     """What tensor parallelism splits by whole heads or whole experts: name -> how many."""
     found = {"attention heads": model.num_attention_heads, "key-value heads": model.num_key_value_heads}
-    if model.has_experts and not any(m.reads.startswith(("attention", "query", "key")) for m in _sliced(model)):
+    if model.has_experts and not any(m.reads.startswith(("attention", "query", "key")) for m in model.sliced):
         found = {}
-    counts = [matrix.count for matrix in _sliced(model) if matrix.stacked]
+    counts = [matrix.count for matrix in model.sliced if matrix.stacked]
     return found | ({"experts of each block": gcd(*counts)} if counts else {})
 
 
 def widths(model: ModelShape) -> dict[str, int]:
     """What else it splits."""
-    sliced = not model.has_experts or any(matrix.reads.startswith("mlp") for matrix in _sliced(model))
+    sliced = not model.has_experts or any(matrix.reads.startswith("mlp") for matrix in model.sliced)
     return {"elements of the MLP's width": model.intermediate_size} if sliced else {}
 
 

@@ -91,16 +91,11 @@ def not_trained_under(execution: Execution) -> list[str]:
 def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
     """Why `compile: auto` runs blocks eagerly on GPUs; None if tests train such blocks compiled."""
     kernel = job.train.attn_implementation
-    untried = kernel not in ("auto", "sdpa", "eager", "varlen")
-    reason = first(
-        [
-            Row(job.method == "qlora", _QLORA_COMPILED),
-            Row(model.has_experts, _EXPERTS_COMPILED),
-            Row(model.built is not None, f"no test has compiled {model.family}"),
-            Row(untried, f"no test has compiled {kernel}"),
-            *rows.compiled(layout),
-        ]
-    )
+    if job.method == "qlora" or model.has_experts:
+        return _QLORA_COMPILED if job.method == "qlora" else _EXPERTS_COMPILED
+    if model.built is not None or kernel not in ("auto", "sdpa", "eager", "varlen"):
+        return f"no test has compiled {kernel if model.built is None else model.family}"
+    reason = first(rows.compiled(layout))
     return None if reason is None else reason.row.what
 
 
