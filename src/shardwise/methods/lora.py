@@ -126,10 +126,8 @@ def expected_tensors(model: nn.Module, folder: Path, stored: dict[str, Shape]) -
 
 def _loaded(adapted: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What PEFT makes of an adapter's tensors: it renames them as transformers does the base's."""
-    try:
-        from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers as made
-    except ImportError:  # older versions rename none
-        return tensors
+    from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers as made
+
     return made(adapted, adapted.peft_config["default"], dict(tensors))
 
 
