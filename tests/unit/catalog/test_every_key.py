@@ -39,7 +39,6 @@ DIES = [
     ("deepseek_v3", {"n_group": 6}, "n_group is 6 and topk_group 1, by which its code does not choose among 6"),
     ("deepseek_v3", {"num_attention_heads": 8}, "num_key_value_heads is 4; expected 8, as each head of this attention"),
     ("deepseek_v3", {"qk_rope_head_dim": 12}, "qk_rope_head_dim is 12 and head_dim 6; expected one even number"),
-    ("deepseek_v2", {"num_attention_heads": 8}, "num_key_value_heads is 4; expected 8"),
     ("qwen2", {"head_dim": None}, "head_dim is None; expected a whole number from 1"),
     ("hunyuan_v1_dense", {"head_dim": None}, "head_dim is None; expected a whole number from 1"),
     ("deepseek_v2", {"qk_rope_head_dim": 3}, "qk_rope_head_dim is 3 and head_dim 3; expected one even number"),
