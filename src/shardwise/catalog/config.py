@@ -24,6 +24,10 @@ _LARGEST = 10**8
 #: Optional numbers of which 0 does not stand for null.
 _FROM_ONE = ("q_lora_rank", "head_dim", "rotary_dim", "n_group", "topk_group")
 
+#: Numbers that scale what a model computes, beside those of logits, and that weigh its experts.
+_MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier")
+_OF_EXPERTS = ("router_aux_loss_coef", "routed_scaling_factor")
+
 #: Activations whose memory is known, in transformers' words.
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
 _ONE_OF = f"one of {', '.join(ACTIVATIONS)}"
@@ -220,12 +224,14 @@ def _misfit_of_routes(d: Dimensions) -> str:
 
 
 def _misfit_of_scales(config: _Config) -> str:
-    """Which number that caps or scales scores transformers does not run with."""
-    for key in ("attn_logit_softcapping", *LOGIT_TRANSFORMS):
-        found, unset = config.value(key), config.family.defaults.get(key) is None or "cap" in key
+    """Which number that caps, scales or weighs transformers does not read, or does not run with."""
+    for key in ("attn_logit_softcapping", *LOGIT_TRANSFORMS, *_MULTIPLIERS, *_OF_EXPERTS):
+        found, unset = config.value(key), config.family.defaults.get(key) is None or key in config.family.nullable
         # Granite's classes alone read whole numbers.
-        if found == 0 or (found is None and not unset) or (isinstance(found, int) and key != "logits_scaling"):
-            return f"{config.name(key)} is {quoted(found)}; expected a number such as 0.5{' or null' * unset}"
+        whole = isinstance(found, int) and key not in ("logits_scaling", *_MULTIPLIERS)
+        if whole or (found is None and not unset) or (found == 0 and key not in _OF_EXPERTS):
+            such = f"{found:d}.0" if whole and (found or key in _OF_EXPERTS) else "0.5"
+            return f"{config.name(key)} is {quoted(found)}; expected a number such as {such}{' or null' * unset}"
     return ""
 
 
@@ -288,10 +294,10 @@ def _shape(config: _Config) -> ModelShape:
 
 def _slides(config: _Config) -> bool:
     """Whether transformers makes a mask with a window, whatever it is."""
-    family, listed = config.family, config.data.get("layer_types")
-    by_kind = family.windowless or (family.windowed and family.experts is None)
-    listed = by_kind and isinstance(listed, list) and "sliding_attention" in listed
-    return listed or (family.whole_every > 1 and not family.windowless)
+    family, kinds = config.family, config.data.get("layer_types")
+    if isinstance(kinds, list) and (family.windowless or (family.windowed and family.experts is None)):
+        return "sliding_attention" in kinds
+    return family.whole_every > 1
 
 
 def _windowed(config: _Config, d: Dimensions) -> int | None:

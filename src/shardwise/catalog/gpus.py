@@ -75,14 +75,9 @@ class KnownGpu:
 
 
 @cache
-def _data() -> dict[str, Any]:
-    return read_table("gpus")
-
-
-@cache
 def known_gpus() -> dict[str, KnownGpu]:
     """The catalogue, by name."""
-    return {name: _entry(name, row) for name, row in _data()["gpus"].items()}
+    return {name: _entry(name, row) for name, row in read_table("gpus")["gpus"].items()}
 
 
 def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
@@ -127,7 +122,7 @@ def reserved_bytes(memory_bytes: int) -> int:
 
 
 def _link(table: str, name: str) -> Link:
-    row = _data()[table][name]
+    row = read_table("gpus")[table][name]
     bandwidth, latency = row["gigabytes_per_second"] * 1e9, row["latency_us"] * 1e-6
     return Link(name=name, bytes_per_second=bandwidth, latency_seconds=latency, shared=row.get("shared", False))
 

@@ -51,8 +51,9 @@ class Citation:
     source: str
 
 
+@cache
 def read_table(name: str) -> dict[str, Any]:
-    """A TOML file of the catalogue."""
+    """A TOML file of the catalogue, which nobody changes."""
     return tomllib.loads((resources.files("shardwise.catalog") / f"{name}.toml").read_text(encoding="utf-8"))
 
 

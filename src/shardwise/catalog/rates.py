@@ -11,17 +11,10 @@ from shardwise.spec.run import cache_root, read_json, write_json
 
 VERSION = 4
 
+_SIZES = {"vocab_size": 4096, "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 4}
 #: The model whose steps are timed on CPU processes, as its configuration, and how long its rows
 #: are; each of the rows of a step is a micro-batch.
-SAMPLE: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 4096,
-    "hidden_size": 384,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-}
+SAMPLE: dict[str, Any] = {"model_type": "llama", **_SIZES, "num_attention_heads": 8, "num_key_value_heads": 4}
 SAMPLE_LENGTH, SAMPLE_ROWS = 128, 4
 
 #: Bytes that each rank writes to measure the disk.

@@ -101,7 +101,7 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
             model: nn.Module = auto_class(config).from_config(
                 config, attn_implementation=attn_implementation, dtype=torch.float32, trust_remote_code=False
             )
-    except (ValueError, ImportError) as error:
+    except Exception as error:  # noqa: BLE001 - each constructor has checks of its own, and those of PyTorch
         raise UnsupportedError(f"{config.model_type} cannot be built here: {said(error)}") from None
     if hasattr(config, "rescale_every"):  # RWKV halves weights in evaluation, which training without dropout is
         for module in model.modules():
@@ -182,11 +182,15 @@ def materialise(
     aliases = {name for p in places for name in map(without_wrappers, p.names)}
     others = {without_wrappers(name) for name in elsewhere}
     others |= {name.removeprefix(prefix) for name in others}
-    # Tensors that transformers skips too, by its model's patterns: buffers that others once saved.
-    patterns: Iterable[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
-    passed_over = {name for name in weights.names if any(re.search(pattern, name) for pattern in patterns)}
-    buffers = names_in_files(saved_buffers(model), model)
-    check_names(weights, expected=shapes, ignored=aliases | others | passed_over | buffers)
+    # Tensors that transformers skips too: buffers that others once saved, and layers behind the
+    # last that foretell tokens further on; its models' patterns name those of published ones.
+    config: Any = text_config(getattr(model, "config", None))
+    last, more = (getattr(config, key, None) or 0 for key in ("num_hidden_layers", "num_nextn_predict_layers"))
+    patterns = [rf"\blayers\.{index}\." for index in range(last, last + more)]
+    patterns += getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    ignored = {name for name in weights.names if any(re.search(pattern, name) for pattern in patterns)}
+    ignored |= aliases | others | names_in_files(saved_buffers(model), model)
+    check_names(weights, expected=shapes, ignored=ignored)
     check_tied(weights, kin=kin.values())
     bounds: dict[str, torch.Tensor] = {}
     # The largest first: what is read of one is in memory with what the rank keeps of those before.

@@ -207,10 +207,9 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
                 f"{weights.key(name)} is of type {kind}; expected {', '.join(_TYPES)}. Save the model again as floats"
             )
             problems.append(Problem(where=weights.where(name), message=message))
-    extra = names - set(expected) - set(ignored)
-    for name in sorted(n for n in extra if not n.endswith(_OLD_BUFFERS)):
-        message = f"{weights.key(name)} has no place in this architecture"
-        problems.append(Problem(where=weights.where(name), message=message))
+    extra = (n for n in names - {*expected, *ignored} if not n.endswith(_OLD_BUFFERS))
+    stray = ((weights.where(name), weights.key(name)) for name in sorted(extra))
+    problems += [Problem(where=where, message=f"{key} has no place in this architecture") for where, key in stray]
     if problems:
         raise ModelError(problems)
 

@@ -76,6 +76,9 @@ def test_a_tokenizer_that_cannot_be_loaded_is_named_with_its_line(tmp_path: Path
     places = {"model": "job.yaml:1"}
     error = refused(tmp_path / "run", model=tmp_path / "model", data={"path": str(rows)}, places=places)
     assert re.match(r"job\.yaml:1: model: .*has no tokenizer that can be loaded", str(error))
+    (tmp_path / "model/config.json").write_text('{"model_type": "llama", "rms_norm_eps": 1}')
+    error = refused(tmp_path / "other", model=tmp_path / "model", data={"path": str(rows)})
+    assert "has no config.json that can be loaded: Validation error for field 'rms_norm_eps'" in str(error)
 
 
 def test_a_cell_that_cannot_be_converted_is_named_with_its_row(tmp_path: Path, plain_model: Path) -> None:

@@ -43,6 +43,9 @@ def test_what_cannot_be_built_or_sliced_is_refused_in_a_sentence() -> None:
         find_anatomy(model)
     with pytest.raises(UnsupportedError, match="llama cannot be built here"):
         build_on_meta(transformers.LlamaConfig(**SMALL), attn_implementation="flash_attention_2")
+    yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
+    with pytest.raises(UnsupportedError, match="mixtral cannot be built here: unsupported operand"):
+        build_on_meta(transformers.MixtralConfig(**SMALL, rope_parameters=yarn), attn_implementation="eager")
     with pytest.raises(UnsupportedError, match="gpt2 has no tensor parallel plan of its blocks in transformers"):
         tensor_plan(transformers.GPT2Config())
 

@@ -131,14 +131,18 @@ def test_a_tied_weight_may_stand_in_the_folder_twice(tmp_path) -> None:
 @pytest.mark.parametrize("keys", [{"times": 1.5}, {"times": 1.0, "rows": 96}], ids=["other values", "fewer rows"])
 def test_a_head_that_is_not_the_embedding_it_is_tied_to_is_refused(tmp_path, keys) -> None:
     folder = _with_a_head_of_its_own(tmp_path / "m", **keys)
-    with pytest.raises(ModelError) as error:
-        _materialised(folder)
-    (problem,) = error.value.problems
-    assert problem.where == str(folder / "model.safetensors")
-    assert problem.message == (
-        "model.embed_tokens.weight is not lm_head.weight, to which config.json ties it; where both are meant, write "
-        "tie_word_embeddings: false there, otherwise save the model again without one of them"
+    assert said_by(ModelError, _materialised, folder) == (
+        f"{folder / WEIGHTS}: model.embed_tokens.weight is not lm_head.weight, to which config.json ties it; where "
+        "both are meant, write tie_word_embeddings: false there, otherwise save the model again without one of them"
     )
+
+
+def test_layers_behind_the_last_are_passed_over_as_many_as_foretell_further_tokens(tmp_path) -> None:
+    folder = toy_model(tmp_path, family="glm4_moe", first_k_dense_replace=3)
+    stray = {f"model.layers.{index}.eh_proj.weight": torch.ones(32, 64) for index in (3, 4)}
+    save_file(load_file(folder / WEIGHTS) | stray, folder / WEIGHTS, metadata={"format": "pt"})
+    said = said_by(ModelError, _materialised, folder)
+    assert said == f"{folder / WEIGHTS}: model.layers.4.eh_proj.weight has no place in this architecture"
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -149,11 +153,8 @@ def test_each_weight_that_is_not_finite_is_named_with_its_file(tmp_path, bad) ->
     for name in named:
         stored[name][-1, -1] = bad
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError) as error:
-        _materialised(folder)
-    said = [f"the weight {name} holds NaN or infinity" for name in named]
-    assert sorted(problem.message for problem in error.value.problems) == said
-    assert {problem.where for problem in error.value.problems} == {str(folder / "model.safetensors")}
+    said = said_by(ModelError, _materialised, folder).splitlines()
+    assert sorted(said) == [f"{folder / WEIGHTS}: the weight {name} holds NaN or infinity" for name in named]
 
 
 @pytest.fixture

@@ -267,6 +267,7 @@ def shorten(tokens: Tokens, rules: Rules) -> Tokens | str | None:
 def load_tokenizer(folder: str) -> Tokenizer:
     """The tokenizer of a model folder; its own code is never run. Raises DataError: there is none,
     it is damaged, or it cannot say which characters a token stands for."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
@@ -274,7 +275,8 @@ def load_tokenizer(folder: str) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001 - a stranger's files; the Rust reader raises bare Exception
-        raise DataError.at(folder, f"has no tokenizer that can be loaded: {said(error)}") from None
+        file = "config.json" if isinstance(error, StrictDataclassError) else "tokenizer"
+        raise DataError.at(folder, f"has no {file} that can be loaded: {said(error)}") from None
     if not tokenizer.is_fast:
         message = "has a slow tokenizer, which does not say where its tokens stand; save it with tokenizer.json"
         raise DataError.at(folder, message)
