@@ -18,7 +18,6 @@ CPU = torch.device("cpu")
 
 
 def parameters() -> list[tuple[str, nn.Parameter]]:
-    """Of which gpt-oss has the fourth, and Cohere the fifth."""
     sizes = {"frozen": (3, 3), "weight": (2, 2), "norm.weight": (2,), "down_proj_bias": (4, 2), "q_norm.weight": (4, 2)}
     return [(name, nn.Parameter(torch.ones(size), requires_grad=name != "frozen")) for name, size in sizes.items()]
 
