@@ -78,17 +78,21 @@ class Failed:
 @dataclass(frozen=True, kw_only=True)
 class Versus:
     """The comparison, the fastest layout first. `unable`: (layout, reason) of those that cannot run
-    here; `nominal`: the forecasts use rates that were not measured on this machine."""
+    here; `nominal`: the forecasts use rates that were not measured on this machine; `apart`: how
+    the runs' jobs differ, if they do: then none is the fastest."""
 
     job: str
     contenders: tuple[Contender, ...]
-    unable: tuple[tuple[str, str], ...]
+    unable: tuple[tuple[str, str], ...] = ()
     failed: tuple[Failed, ...] = ()
     nominal: bool = False
+    apart: str = ""
 
     @property
     def sentence(self) -> str:
         """Which is the fastest, by what ratio, and what failed."""
+        if self.apart:
+            return self.apart
         said = "no layout has measured the time of a step"
         if timed := [(one.layout, one.step_seconds) for one in self.contenders if one.step_seconds]:
             (fastest, seconds), *others = timed
@@ -151,14 +155,7 @@ def contender(
     )
 
 
-def versus(
-    contenders: Sequence[Contender],
-    *,
-    job: str,
-    unable: Sequence[tuple[str, str]] = (),
-    failed: Sequence[Failed] = (),
-    nominal: bool = False,
-) -> Versus:
-    """Sorted by step time; a run without a measured step comes last."""
+def versus(contenders: Sequence[Contender], **of: Any) -> Versus:
+    """Sorted by step time; a run without a measured step comes last. `of`: fields of `Versus`."""
     fastest_first = sorted(contenders, key=lambda one: float("inf") if one.step_seconds is None else one.step_seconds)
-    return Versus(job=job, contenders=tuple(fastest_first), unable=tuple(unable), failed=tuple(failed), nominal=nominal)
+    return Versus(contenders=tuple(fastest_first), **of)

@@ -90,7 +90,7 @@ def build(
     batches = _batches(job, execution, world=world, data=data, padding_id=prepared["padding_id"])
     evaluated = prepared["eval"] and replace(batches.batcher, data=open_prepared(prepared["eval"]))
     stepped = _stepped(model, execution, world=world)
-    optimizer = build_optimizer(stepped.parameters, train=spec, name=execution.optimizer, wholes=stepped.wholes())
+    optimizer = build_optimizer(stepped.named, train=spec, name=execution.optimizer, wholes=stepped.wholes())
     stepped.follow(optimizer)
     read_back_states(optimizer, world, stepped)
     read_back_places(optimizer, model.parameters, stepped, execution=execution, device=world.device)

@@ -1,5 +1,6 @@
 """Optimizer, learning rate schedule and the norm of gradients."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from shardwise.parallel.optimizer.adafactor import Adafactor
 from shardwise.parallel.optimizer.adamw_8bit import build_adamw_8bit
+from shardwise.parallel.optimizer.stepped import Named
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.job.keys import TrainSpec
 
@@ -17,18 +19,21 @@ from shardwise.spec.job.keys import TrainSpec
 #: small; of rows, 2e-8.
 _ROW = 512
 
+#: Names of biases, and of norms, also those of two dimensions, as of experts or heads.
+_UNDECAYED = re.compile(r"(bias|norm\.(weight|scale))$")
+
 
 def build_optimizer(
-    parameters: Iterable[nn.Parameter], *, train: TrainSpec, name: str, wholes: Mapping[Tensor, Tensor] | None = None
+    named: Named, *, train: TrainSpec, name: str, wholes: Mapping[Tensor, Tensor] | None = None
 ) -> torch.optim.Optimizer:
     """The optimizer of that name over trainable parameters, of which a stage may have none. Weight
     decay is of matrices only, not of norms, biases and DoRA's magnitudes, which Transformers
     decays. `wholes`: for each parameter a tensor with the shape and placement of the whole."""
-    trainable = [p for p in parameters if p.requires_grad]
-    wholes = {p: p for p in trainable} if wholes is None else wholes
+    decays = {p: p.ndim >= 2 and not _UNDECAYED.search(its) for its, p in named if p.requires_grad}
+    wholes = {p: p for p in decays} if wholes is None else wholes
     groups = [
-        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": train.weight_decay},
-        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p, decayed in decays.items() if decayed], "weight_decay": train.weight_decay},
+        {"params": [p for p, decayed in decays.items() if not decayed], "weight_decay": 0.0},
     ]
     # A stage may train nothing: torch takes a group without parameters, but no empty list.
     groups = [group for group in groups if group["params"]] or groups[:1]

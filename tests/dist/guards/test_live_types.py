@@ -92,7 +92,7 @@ def test_weights_of_other_types_than_asked_stop_the_run(layout, stored, which, s
 
 def _states_otherwise(built: Build) -> str:
     """The optimizer's states come out in half the bits."""
-    parameter, states = built.checkpoints.stepped.parameters[0], built.optimizer.state
+    parameter, states = built.checkpoints.stepped.named[0][1], built.optimizer.state
 
     def halve(*_: object) -> None:
         states[parameter]["exp_avg"] = states[parameter]["exp_avg"].bfloat16()

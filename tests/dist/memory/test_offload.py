@@ -95,7 +95,7 @@ def _roles(built: Build) -> tuple[int, ...]:
     here = [local_part(p) for _, p in built.model.parameters if id(p) not in on_host]
     trained = [local_part(p) for p in built.model.trainable if id(p) not in on_host]
     own = {weight.data_ptr() for weight in here}
-    stepped_here = [p for p in built.checkpoints.stepped.parameters if p.data_ptr() in own]
+    stepped_here = [p for _, p in built.checkpoints.stepped.named if p.data_ptr() in own]
     states = [v for p in stepped_here for v in built.optimizer.state[p].values() if isinstance(v, torch.Tensor)]
     return tuple(sum(tensor.nbytes for tensor in tensors) for tensors in (here, trained, states))
 

@@ -76,8 +76,9 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path, plain_model) -> None
     assert data.where(0) == f"{tmp_path}/a/rows.jsonl:1"
     assert data.where(101) == f"{tmp_path}/rows.csv:3"
     assert data.where(150 + 21) == f"{tmp_path}/rows.parquet:22"
-    with pytest.raises(DataError, match=r"columns: question is to be read from qq; the rows have question, answer$"):
-        prepared(tmp_path / "typo", model=plain_model, data={"path": paths[:2], "columns": {"question": "qq"}})
+    for ours in ("question", "system"):  # of which no row needs the other
+        with pytest.raises(DataError, match=rf"columns: {ours} is to be read from qq; the rows have question, answer$"):
+            prepared(tmp_path / "typo", model=plain_model, data={"path": paths[:2], "columns": {ours: "qq"}})
 
 
 def test_a_text_file_holds_a_document_a_line_and_an_empty_one_is_passed_over(tmp_path, plain_model, capsys) -> None:

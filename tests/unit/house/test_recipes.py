@@ -66,7 +66,7 @@ for name in ("adamw", "lion"):
     sizes[f"{name} on disk"] = plan["disk"]["checkpoint_bytes"]
 weight = torch.nn.Parameter(torch.ones(2, 2))
 weight.grad = torch.full((2, 2), -3.0)
-optimizer = build_optimizer([weight], train=TrainSpec(optimizer="lion", learning_rate=0.5), name="lion")
+optimizer = build_optimizer([("weight", weight)], train=TrainSpec(optimizer="lion", learning_rate=0.5), name="lion")
 optimizer.step()
 pathlib.Path("found.json").write_text(json.dumps({**sizes, "weight": weight.tolist()}))
 """

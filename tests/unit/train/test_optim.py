@@ -17,9 +17,9 @@ from shardwise.train.update import Update
 CPU = torch.device("cpu")
 
 
-def parameters() -> list[nn.Parameter]:
-    frozen = nn.Parameter(torch.ones(3, 3), requires_grad=False)
-    return [nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2)), frozen]
+def parameters() -> list[tuple[str, nn.Parameter]]:
+    sizes = {"frozen": (3, 3), "weight": (2, 2), "norm.weight": (2,), "down_proj_bias": (4, 2), "q_norm.weight": (4, 2)}
+    return [(name, nn.Parameter(torch.ones(size), requires_grad=name != "frozen")) for name, size in sizes.items()]
 
 
 def rates(total: int, **settings: Any) -> list[float]:
@@ -53,7 +53,7 @@ def test_a_warm_up_that_does_not_end_is_said_with_the_rate_it_reaches(total, set
 def test_weight_decay_acts_on_matrices_alone_and_adamw_is_fused_unless_lists_are_asked_for(name, kind) -> None:
     groups = build_optimizer(parameters(), train=TrainSpec(weight_decay=0.1), name=name).param_groups
     decays = [(group["weight_decay"], [one.ndim for one in group["params"]]) for group in groups]
-    assert decays == [(0.1, [2]), (0.0, [1])], "never on norms or frozen weights"
+    assert decays == [(0.1, [2]), (0.0, [1, 2, 2])], "never on norms, biases or frozen weights"
     assert [one for one in ("fused", "foreach") if groups[0][one]] == [kind]
 
 
@@ -84,7 +84,7 @@ Figures = tuple[float, list[float]]
 
 def _updates(name: str, *steps: Figures, limit=1.0) -> tuple[nn.Parameter, torch.optim.Optimizer, list[Update]]:
     parameter, updates = nn.Parameter(torch.ones(2, 1)), list[Update]()
-    optimizer = build_optimizer([parameter], train=TrainSpec(**KINDS[name][1]), name=name)
+    optimizer = build_optimizer([("weight", parameter)], train=TrainSpec(**KINDS[name][1]), name=name)
     for loss, gradient in steps:
         parameter.grad = torch.tensor(gradient).unsqueeze(1)
         norm = gradient_norm([parameter], device=CPU)
@@ -143,7 +143,7 @@ def test_the_norm_of_a_large_gradient_is_that_of_its_shards(dtype) -> None:
 
 def _stepped(name: OptimizerName, *, start: float, gradient: float, steps: int, **settings: Any) -> float:
     parameter = nn.Parameter(torch.full((4, 4), start))
-    optimizer = build_optimizer([parameter], train=TrainSpec(optimizer=name, **settings), name=name)
+    optimizer = build_optimizer([("weight", parameter)], train=TrainSpec(optimizer=name, **settings), name=name)
     for _ in range(steps):
         parameter.grad = torch.full((4, 4), gradient)
         optimizer.step()

@@ -195,7 +195,8 @@ def test_runs_are_listed_and_looked_at_and_nothing_is_written(served: Served) ->
         assert words in finished.text
     assert "data-poll" not in finished.text
     assert "fsdp fits on 2x H100-SXM" in served.get("/run", name="runs/first", show="plan").text
-    assert "Runs side by side" in served.get("/compare", ("run", "runs/first"), ("run", "runs/live")).text
+    beside = unescape(served.get("/compare", ("run", "runs/first"), ("run", "runs/live")).text)
+    assert 'runs/first has method = "lora", and runs/live has "full": different jobs, so that step times' in beside
     assert {path: path.stat().st_mtime_ns for path in sorted(served.folder.rglob("*"))} == before
 
 

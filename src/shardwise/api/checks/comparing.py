@@ -64,10 +64,9 @@ def compare(
     lost = [one for one in found if isinstance(one, Failed)]
     if not ran and not lost:
         raise nothing_to_compare(unable)
-    listed = [(one.layout, one.reason) for one in unable]
-    gpu, name = trials.cluster.gpu, f"{trials.asked.model}, {trials.asked.method}"
-    nominal = gpu.kind == "cpu" and not gpu.measured
-    made = versus(ran, job=name, unable=listed, failed=lost, nominal=nominal)
+    gpu, listed = trials.cluster.gpu, tuple((one.layout, one.reason) for one in unable)
+    name, nominal = f"{trials.asked.model}, {trials.asked.method}", gpu.kind == "cpu" and not gpu.measured
+    made = versus(ran, job=name, unable=listed, failed=tuple(lost), nominal=nominal)
     with trials.request.blaming("output_dir"):
         _write(made, folder)
     return made
@@ -87,13 +86,8 @@ def _tried(trials: Trials, trial: Trial, *, run: RunDirectory) -> Contender | Un
     except (WorkerFailedError, DamagedResultError) as error:
         return Failed(layout=trial.label, run=str(run.root), reason=str(error))
     best = read_plan(run.plan).best
-    return contender(
-        trial.label,
-        processes=trial.layout.world_size,
-        run=run,
-        report=result.report,
-        execution=None if best is None else best.execution,
-    )
+    execution = None if best is None else best.execution
+    return contender(trial.label, processes=trial.layout.world_size, run=run, report=result.report, execution=execution)
 
 
 def _write(made: Versus, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Plans, runs and comparisons as parts of a page; nothing here writes into a run."""
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -8,8 +9,9 @@ from typing import Any
 
 from shardwise.api.plans.planning import timeline
 from shardwise.catalog.config import parse_config, shape_from_data
-from shardwise.errors import InputError
+from shardwise.errors import InputError, JobError
 from shardwise.launch.lock import is_held
+from shardwise.launch.run_folder import first_difference
 from shardwise.report.collect import collect
 from shardwise.report.contents import Report
 from shardwise.report.pages.charts import curve_data, timeline_chart
@@ -19,6 +21,7 @@ from shardwise.report.pages.run_page import curves_of, report_context
 from shardwise.report.pages.versus_page import versus_context
 from shardwise.report.run_files import SIGNS
 from shardwise.report.versus import contender, versus
+from shardwise.spec.job.file import read_job
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.timeline import Timeline
@@ -87,12 +90,22 @@ def runs_as_part(runs: Sequence[tuple[str, Path]]) -> tuple[str, str, bool]:
         contender(name, processes=len(one.memory.ranks), run=RunDirectory(path), report=one)
         for name, path, one in reports
     ]
-    found = versus(contenders, job=f"{len(runs)} runs")
+    found = versus(contenders, job=f"{len(runs)} runs", apart=_apart(runs))
     losses: Any = [(name, look, one.curves["loss"]) for (name, _, one), look in zip(reports, LOOKS, strict=False)]
-    goes_on = any(one.outcome.state in GOES_ON for _, _, one in reports)
     curves = safe_json([curve_data(losses, title="Loss", unit="plain")])
     part = render_part("compare_body.html", **versus_context(found, heading="Runs side by side", first="Run"))
-    return part, curves, goes_on
+    return part, curves, any(one.outcome.state in GOES_ON for _, _, one in reports)
+
+
+def _apart(runs: Sequence[tuple[str, Path]]) -> str:
+    """How a job differs from that of the first run in what changes results; "" if none does."""
+    with suppress(JobError):  # of a run without its job nothing is known
+        (first, job), *others = ((name, read_job(RunDirectory(path).resolved).to_json()) for name, path in runs)
+        for name, other in others:
+            if (found := first_difference(job, other)) is not None:
+                has = f"{first} has {found[0]} = {json.dumps(found[1])}, and {name} has {json.dumps(found[2])}"
+                return f"{has}: different jobs, so that step times and losses are not of the same work"
+    return ""
 
 
 def page_file(name: str) -> str:

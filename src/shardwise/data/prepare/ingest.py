@@ -87,7 +87,6 @@ def ingest(asked: Preparation, *, into: Path, measured: Callable[[dict[str, Any]
     """Writes `train/`, `eval/` and `summary.json` into an empty folder. `measured`: called with
     what is known of rows before any is refused. Raises DataError: all problems of all files."""
     files = [survey(asked, index) for index in range(len(asked.files))]
-    _refuse_names_of_nothing(asked, files)
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))
     with asked.places.blaming("model"):
@@ -111,6 +110,7 @@ def ingest(asked: Preparation, *, into: Path, measured: Callable[[dict[str, Any]
         }
         measured(summary)
         _report_problems(asked, files, chunks, replies)
+        _refuse_names_of_nothing(asked, files, replies)
         pool.keep_one()  # joining takes memory, which the others' need not stand beside
         parts = _parts(asked, shards, into=into, ends=ends)
         summary |= {name: {**part, "num_dropped": 0} for name, part in parts.items()}
@@ -141,16 +141,16 @@ def survey(asked: Preparation, index: int) -> SurveyedFile:
     needed += [column for column in seen_columns(columns) if column not in needed]  # refused where they are not empty
     # These are read by columns, so the others are never loaded; a CSV row must be split in full.
     chunks = [replace(chunk, header=tuple(needed)) if chunk.kind in COLUMNAR else chunk for chunk in chunks]
-    ignored = [column for column in columns if column not in needed]
+    ignored = [column or "(without a name)" for column in columns if column not in needed]
     return SurveyedFile(chunks=chunks, problems=problems, form=form, columns=columns, ignored=ignored)
 
 
-def _refuse_names_of_nothing(asked: Preparation, files: Sequence[SurveyedFile]) -> None:
-    """Raises DataError where `data.columns` renames what each file has under its own name."""
+def _refuse_names_of_nothing(asked: Preparation, files: Sequence[SurveyedFile], replies: Sequence[Reply]) -> None:
+    """Raises DataError where `data.columns` names a column that no row has."""
+    seen = {name for file in files for name in file.columns}.union(*(reply["columns"] for reply in replies))
     for ours, theirs in asked.job.data.columns.items():
-        columns = [file.columns for file in files if file.form and ours in file.form.required]
-        if columns and not any(theirs in names for names in columns):
-            message = f"data.columns: {ours} is to be read from {theirs}; the rows have {', '.join(columns[0])}"
+        if theirs not in seen:
+            message = f"data.columns: {ours} is to be read from {theirs}; the rows have {', '.join(files[0].columns)}"
             raise DataError.at(asked.places.where("data", "columns", ours), message)
 
 

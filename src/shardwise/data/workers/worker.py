@@ -24,15 +24,7 @@ import numpy as np
 
 from shardwise.data.prepare.build import ShardWriter
 from shardwise.data.read.chunks import Chunk
-from shardwise.data.read.formats import (
-    BY_NAME,
-    Conversation,
-    Format,
-    Labelled,
-    answers_of,
-    read_row,
-    renamed,
-)
+from shardwise.data.read.formats import BY_NAME, Conversation, Format, Labelled, answers_of, read_row, renamed
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import BadRow, DataRow, read_chunk
 from shardwise.data.read.sources import COLUMNAR
@@ -52,7 +44,8 @@ MAX_MESSAGE = 600
 @dataclass(kw_only=True)
 class Tally:
     """What became of a chunk's rows. `notes`: what was done that their reader would not guess, with
-    the number of rows; `keys`: of messages; `lengths`: rows by tokens, before any is cut."""
+    the number of rows; `keys`: of messages; `columns`: those that `data.columns` names; `lengths`:
+    rows by tokens, before any is cut."""
 
     num_rows: int = 0
     num_dropped: int = 0
@@ -60,6 +53,7 @@ class Tally:
     problems: list[tuple[int, str]] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
+    columns: set[str] = field(default_factory=set)
     lengths: dict[int, int] = field(default_factory=dict)
 
     def problem(self, line: int, message: str) -> None:
@@ -153,6 +147,7 @@ class Worker:
         if isinstance(row, BadRow):
             tally.problem(row.line, row.message)
             return None
+        tally.columns |= row.value.keys() & self.rules.columns.values()
         try:
             example = read_row(form, renamed(row.value, self.rules.columns), columnar=columnar)
             sides = self.renderer.sides(example)
@@ -216,7 +211,7 @@ def _chunk(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     tally = worker.chunk(Chunk(**described), form=BY_NAME[request["format"]], stem=Path(request["stem"]))
     template = str(worker.renderer.template or DEFAULT_TEMPLATE)
     unread = sorted(key for key in tally.keys - {"role", "content"} if not _may_read(template, key))
-    return {**asdict(tally), "problems": sorted(tally.problems), "keys": unread}
+    return {**asdict(tally), "problems": sorted(tally.problems), "keys": unread, "columns": sorted(tally.columns)}
 
 
 def _sample(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:

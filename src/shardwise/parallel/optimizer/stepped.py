@@ -100,11 +100,6 @@ class Stepped:
         """The optimizer's parameters by name."""
         return self.detours[-1].named
 
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The optimizer's parameters."""
-        return [parameter for _, parameter in self.named]
-
     def states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, Tensor, Tensor]]:
         """Each tensor of the optimizer's states: the name of its weight, its key, itself, and a
         tensor with its global shape and placement. A count of steps is placed nowhere."""

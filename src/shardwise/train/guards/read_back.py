@@ -77,7 +77,7 @@ class LiveTypes:
         return {
             "weights": _names(p for _, p in self._trained),
             "frozen": _names(p for _, p in self._frozen),
-            "masters": _names(self._stepped.parameters),
+            "masters": _names(p for _, p in self._stepped.named),
             "gradients": _written(self._gradients),
             "optimizer": _written(states, bytes_are="8 bits"),
         }

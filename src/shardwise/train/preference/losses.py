@@ -37,9 +37,6 @@ class Pairs:
     text_weight: float
 
 
-PairLoss = Callable[[Pairs, PreferenceSpec], Tensor]
-
-
 def _difference(pairs: Pairs) -> Tensor:
     return pairs.chosen_ratio - pairs.rejected_ratio
 
@@ -71,7 +68,7 @@ def _discopop(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
 
 
 #: Of `dpo`, by the names of `loss_type`.
-OF_PAIRS: dict[str, PairLoss] = {
+OF_PAIRS: dict[str, Callable[[Pairs, PreferenceSpec], Tensor]] = {
     "sigmoid": lambda pairs, spec: -F.logsigmoid(spec.beta * _difference(pairs)),
     "hinge": lambda pairs, spec: (1 - spec.beta * _difference(pairs)).relu(),
     "ipo": lambda pairs, spec: (_per_token(pairs) - 1 / (2 * spec.beta)) ** 2,

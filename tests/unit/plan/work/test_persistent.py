@@ -115,7 +115,7 @@ def test_the_share_is_that_of_the_trainers_own_states(sizes, tmp_path) -> None:
     config.architectures = ["Qwen2ForCausalLM"]
     config.save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    optimizer = build_optimizer(model.parameters(), train=TrainSpec(), name="adamw_8bit")
+    optimizer = build_optimizer([*model.named_parameters()], train=TrainSpec(), name="adamw_8bit")
     model(torch.ones(1, 8, dtype=torch.long), labels=torch.ones(1, 8, dtype=torch.long)).loss.backward()
     optimizer.step()
     moments = [state["state1"] for state in optimizer.state.values()]
