@@ -35,5 +35,5 @@ try:
 except RuntimeError as error:
     print(f"  float64: {error}")
 else:
-    raise SystemExit("float64 is no longer refused")
+    raise SystemExit("float64 is opened too")
 PYTHON

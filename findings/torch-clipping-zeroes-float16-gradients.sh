@@ -36,5 +36,5 @@ try:
 except RuntimeError as error:
     print(f"  error_if_nonfinite=True: {str(error)[:60]}")
 else:
-    raise SystemExit("error_if_nonfinite no longer raises")
+    raise SystemExit("error_if_nonfinite raises nothing")
 PYTHON
