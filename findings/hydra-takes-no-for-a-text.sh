@@ -13,10 +13,10 @@ seconds or a text, 007 is 7 or "007", and `inf` the other way round. OmegaConf's
 """
 
 from importlib.metadata import version
+from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from pathlib import Path
 
 here = Path.cwd() / "configs"
 here.mkdir()

@@ -48,7 +48,8 @@ def continued(kind, way):
     return means, (weight != other).sum().item()
 
 
-print(f"transformers {transformers.__version__}, torch {torch.__version__}, type of the means that were saved, and after it; weights of 4,096 that differ five steps later:")
+print(f"transformers {transformers.__version__}, torch {torch.__version__}, type of the means as they were saved, and as loaded;")
+print("weights of 4,096 that differ five steps later:")
 for kind in (torch.bfloat16, torch.float32):
     for way in ("load_state_dict", "by hand"):
         (saved, loaded), different = continued(kind, way)

@@ -48,7 +48,10 @@ def losses(batch):
 
 model.eval()
 with torch.no_grad():
-    alone = [(model(torch.tensor([row["input_ids"]]), labels=torch.tensor([row["labels"]])).loss.item(), sum(label >= 0 for label in row["labels"])) for row in rows]
+    alone = []
+    for row in rows:
+        ids, labels = (torch.tensor([row[name]]) for name in ("input_ids", "labels"))
+        alone.append((model(ids, labels=labels).loss.item(), (labels >= 0).sum().item()))
 by_token = sum(loss * count for loss, count in alone) / sum(count for _, count in alone)
 by_row = sum(loss for loss, _ in alone) / len(alone)
 found = {batch: losses(batch) for batch in (1, 2, 4, 16)}
