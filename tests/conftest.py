@@ -36,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--update-golden: CI compares golden files and has nobody to review new ones; run it elsewhere"
         )
+    # Read as torch is imported. More threads would wait for cores that other tests use.
+    os.environ["OMP_NUM_THREADS"] = "1"
     if not hasattr(config, "workerinput"):  # one server for all of xdist's workers, which inherit the variable
         warm = ExitStack()
         config.add_cleanup(warm.close)
