@@ -26,7 +26,8 @@ export PYTHONDONTWRITEBYTECODE :=
 BIN := $(VENV)/bin
 PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal --durations 12
 USED := $(VENV)/.constraints.txt
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(USED)
+# What is imported is compiled then; pip would compile all of torch and transformers, which takes half of the installation.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c $(USED)
 ifdef READY
 TRAIN_READY :=
 DEV_READY :=
