@@ -116,6 +116,11 @@ $(VENV)/.dev-installed: pyproject.toml $(USED)
 	$(PIP_INSTALL) -e '.[train,hub,qlora,web,dev]' $(TORCH)
 	@touch $(VENV)/.train-installed $@
 
+# Both at once, as continuous integration has them.
+$(VENV)/.all-installed: pyproject.toml $(USED)
+	$(PIP_INSTALL) -e '.[train,hub,qlora,web,dev,docs]' $(TORCH)
+	@touch $(VENV)/.train-installed $(VENV)/.dev-installed $(VENV)/.docs-installed $@
+
 $(VENV)/.docs-installed: pyproject.toml $(USED)
 	@echo "Installing what builds the documentation into $(VENV) ..."
 	$(PIP_INSTALL) -e '.[docs]' $(TORCH)
