@@ -15,6 +15,8 @@ from shardwise.catalog.calibration import calibration_file
 from tests.pairwise import mark_pairwise
 from tests.warm.server import warm_starts
 
+# Read when a conftest below imports torch. More threads wait for cores that other tests use.
+os.environ["OMP_NUM_THREADS"] = "1"
 #: The variable that names what is put in the interpreter's place.
 WARM_PYTHON = "SHARDWISE_TESTS_PYTHON"
 
@@ -36,8 +38,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--update-golden: CI compares golden files and has nobody to review new ones; run it elsewhere"
         )
-    # Read as torch is imported. More threads would wait for cores that other tests use.
-    os.environ["OMP_NUM_THREADS"] = "1"
     if not hasattr(config, "workerinput"):  # one server for all of xdist's workers, which inherit the variable
         warm = ExitStack()
         config.add_cleanup(warm.close)
