@@ -26,7 +26,8 @@ export PYTHONDONTWRITEBYTECODE :=
 BIN := $(VENV)/bin
 PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal --durations 12
 USED := $(VENV)/.constraints.txt
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(USED)
+# What is imported is compiled then; pip would compile all of torch and transformers, which takes half of the installation.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c $(USED)
 ifdef READY
 TRAIN_READY :=
 DEV_READY :=
@@ -114,6 +115,11 @@ $(VENV)/.dev-installed: pyproject.toml $(USED)
 	@echo "Installing everything that tests need into $(VENV) (about a minute, once) ..."
 	$(PIP_INSTALL) -e '.[train,hub,qlora,web,dev]' $(TORCH)
 	@touch $(VENV)/.train-installed $@
+
+# Both at once, as continuous integration has them.
+$(VENV)/.all-installed: pyproject.toml $(USED)
+	$(PIP_INSTALL) -e '.[train,hub,qlora,web,dev,docs]' $(TORCH)
+	@touch $(VENV)/.train-installed $(VENV)/.dev-installed $(VENV)/.docs-installed $@
 
 $(VENV)/.docs-installed: pyproject.toml $(USED)
 	@echo "Installing what builds the documentation into $(VENV) ..."

@@ -15,6 +15,8 @@ from shardwise.catalog.calibration import calibration_file
 from tests.pairwise import mark_pairwise
 from tests.warm.server import warm_starts
 
+# Read when a conftest below imports torch. More threads wait for cores that other tests use.
+os.environ["OMP_NUM_THREADS"] = "1"
 #: The variable that names what is put in the interpreter's place.
 WARM_PYTHON = "SHARDWISE_TESTS_PYTHON"
 

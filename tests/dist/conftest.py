@@ -178,7 +178,6 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., api
     def made(text: str, *, warm: bool = True) -> api.Programs:
         (tmp_path / "made_worker.py").write_text(text + THEN_WORKS)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-        monkeypatch.setenv("OMP_NUM_THREADS", "1")
         monkeypatch.setenv(KIND, "torch" if warm else "")
         return api.Programs(worker="made_worker")
 

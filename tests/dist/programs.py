@@ -12,9 +12,9 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
 def start(*words: object, folder=None, errors=subprocess.STDOUT, **environment: str) -> subprocess.Popen[str]:
-    """Starts a program of Python on one thread; what it says is read by `end`."""
+    """Starts a program of Python; what it says is read by `end`."""
     argv = [sys.executable, *map(str, words)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400", KIND: "torch", **environment}
+    env = {**os.environ, "COLUMNS": "400", KIND: "torch", **environment}
     return subprocess.Popen(argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 

@@ -78,7 +78,8 @@ def environment(target: str, folder: Path) -> Path:
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     if PINS[target]:
-        options = ["--quiet", "--disable-pip-version-check", *([] if target in _READ["whole"] else ["--no-deps"])]
+        options = ["--quiet", "--disable-pip-version-check", "--no-compile"]
+        options += [] if target in _READ["whole"] else ["--no-deps"]
         pip = [sys.executable, "-m", "pip", "--python", str(python), "install", *options, *PINS[target]]
         subprocess.run(pip, check=True, timeout=600)
     (site,) = folder.glob("lib/python*/site-packages")

@@ -15,7 +15,6 @@ TRAIN = {"max_steps": 1, "warmup_steps": 0, "gradient_checkpointing": "none"}
 @pytest.mark.parametrize(("layout", "mebibytes"), [("ddp", 38), ("fsdp", 36)])
 def test_what_fits_despite_its_forecast_is_found_and_kept(layout, mebibytes, make_job, tmp_path, monkeypatch) -> None:
     """For the forecast's margin 16 rows are too many, and they take less."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(processors, "available_memory", lambda: 2 * mebibytes * MIB)
     train = TRAIN | {"global_batch_size": 32, "save_steps": 1}
     job = make_job("wide", train=train, hardware="cpu:2", layout=layout, output_dir=str(tmp_path / "run"))
@@ -37,7 +36,6 @@ def test_what_fits_despite_its_forecast_is_found_and_kept(layout, mebibytes, mak
 
 
 def test_steps_that_take_more_than_there_is_are_no_fit(make_job, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(processors, "available_memory", lambda: 33 * MIB)
     job = make_job("wide", train=TRAIN | {"global_batch_size": 16}, hardware="cpu:1", output_dir=str(tmp_path / "run"))
     plan = read_plan(api.train(job, find_micro_batch=True).run.plan)

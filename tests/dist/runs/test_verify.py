@@ -32,9 +32,7 @@ def verified(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFact
     root = tmp_path_factory.mktemp("verified")
     job = make_job("bfloat16", train={"precision": "mixed"}, hardware="cpu:2", output_dir=str(root))
     updates: list[object] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        parity = api.verify(job, layouts=["fsdp"], steps=5, on_update=updates.append)
+    parity = api.verify(job, layouts=["fsdp"], steps=5, on_update=updates.append)
     return Verified(parity=parity, folder=root / "verify", updates=updates)
 
 
@@ -45,9 +43,8 @@ LONG = pytest.mark.timeout(900)
 @LONG
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "layout"), [("gpt2", "ddp"), ("opt", "fsdp")])
-def test_adamws_own_rounding_is_told_by_sgd_and_by_damping_it(model, layout, make_job, tmp_path, monkeypatch) -> None:
+def test_adamws_own_rounding_is_told_by_sgd_and_by_damping_it(model, layout, make_job, tmp_path) -> None:
     """Softmax takes no notice of a shift of all keys: their biases have no gradient."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     parity = api.verify(make_job(model, hardware="cpu:2", output_dir=str(tmp_path)), layouts=[layout])
     assert parity.agrees, parity.sentence
     assert "within adamw's own rounding" in parity.sentence

@@ -276,7 +276,7 @@ def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
     program = job.with_name("joining.py")
     program.write_text(JOINING)
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program), str(job), preparation]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", KIND: "torch"}
+    environment = {**os.environ, KIND: "torch"}
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -58,8 +58,7 @@ def run_blocks(page: str, *, folder: Path, slow: bool) -> None:
 def _run(block: Block, *, folder: Path, page: str) -> None:
     program = ["bash", "-euc"] if block.language == "sh" else [sys.executable, "-c"]
     places = os.pathsep.join([str(Path(sys.executable).parent), f"{sys.prefix}/bin", os.environ["PATH"]])
-    environment = os.environ | {"PATH": places, "SHARDWISE_CACHE": str(folder / "cache")}
-    environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PATH": places, "SHARDWISE_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
     run: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 240}
     done = subprocess.run([*program, block.text], check=False, cwd=folder, env=environment, **run)
     assert done.returncode == 0, f"{page}: exit code {done.returncode} of\n{block.text}\n{done.stdout}\n{done.stderr}"

@@ -15,6 +15,7 @@ LONGEST_PAGE = 150
 EXCEPTIONS = ("accuracy.md", "families.md", "measured.md", "cli.md", "job.md", "plan.md")
 
 
+@pytest.mark.rare  # CI runs `make docs`
 def test_the_site_builds_with_every_link_checked(tmp_path):
     pytest.importorskip("material", reason="the docs extra is not installed; `make docs` installs it")
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "NO_PLANNER": "1"}

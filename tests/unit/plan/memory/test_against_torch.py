@@ -46,14 +46,6 @@ EXPERTS |= {"shared_expert_intermediate_size": 80, "interleave_moe_layer_step": 
 EXPERTS |= {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def build(config, *, precision, method="full", attention="sdpa", dora=False, saved=(), dropout=0.0):
     register()
     model = AutoModelForCausalLM.from_config(their_config(config), attn_implementation=attention)
