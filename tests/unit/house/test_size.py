@@ -16,20 +16,20 @@ CEILINGS = {
     "api": 3040,
     "catalog": 3180,
     "cli": 1830,
-    "data": 4900,
+    "data": 4890,
     "interop": 1380,
     "launch": 2970,
     "methods": 390,
     "models": 3310,
     "parallel": 2990,
-    "plan": 8670,
+    "plan": 8660,
     "programs": 210,
     "report": 2290,
-    "spec": 5560,
+    "spec": 5550,
     "train": 9300,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51500, 32370
+ALL, ALL_TESTS = 51490, 32365
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100
