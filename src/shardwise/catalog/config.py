@@ -241,7 +241,10 @@ def _shape(config: _Config) -> ModelShape:
     blocks, has_window = blocks_of(family, d), not family.optional_window or d.flags["use_sliding_window"]
     window = config.optional_whole("sliding_window") if has_window else None
     if window is None and _slides(config):
-        misfit = f"{config.name('sliding_window')} is null, and its code masks with a window; write a number"
+        missing = family.windowless and not config.data.get("layer_types")
+        why = "transformers reads no such file without layer_types" if missing else "its code masks with a window"
+        remedy = "write layer_types" if missing else "write a number"
+        misfit = f"{config.name('sliding_window')} is null, and {why}; {remedy}"
     windowed = _windowed(config, d) if window else None
     width = d.optional.get(family.embedding_key or "")
     values = d.numbers.get("v_head_dim", d.head_dim)
