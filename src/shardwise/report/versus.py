@@ -155,7 +155,6 @@ def contender(
     )
 
 
-def versus(contenders: Sequence[Contender], **of: Any) -> Versus:
-    """Sorted by step time; a run without a measured step comes last. `of`: fields of `Versus`."""
-    fastest_first = sorted(contenders, key=lambda one: float("inf") if one.step_seconds is None else one.step_seconds)
-    return Versus(contenders=tuple(fastest_first), **of)
+def ranked(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
+    """Sorted by step time; a run without a measured step comes last."""
+    return tuple(sorted(contenders, key=lambda one: float("inf") if one.step_seconds is None else one.step_seconds))

@@ -8,7 +8,7 @@ import pytest
 
 from shardwise import api
 from shardwise.report.parity import Parity, agreement, failed
-from shardwise.report.versus import Failed, versus
+from shardwise.report.versus import Failed, Versus, ranked
 from tests.unit.report.test_versus import ran
 
 COUNTS = {"step": 1, "tokens": 1, "trained_tokens": 1}
@@ -83,7 +83,7 @@ def test_verify_tries_one_of_each_kind_and_says_how_to_try_all(flags, asked, sha
 @pytest.mark.parametrize("as_json", [False, True])
 def test_each_layout_is_named_as_it_begins_and_json_is_alone_on_stdout(as_json, verb, shardwise, monkeypatch, tmp_path):
     one = ran(tmp_path, "ddp-2", seconds=2.0)
-    answers = {"verify": replace(parity(agrees=True), unable=()), "compare": versus([one], job="tiny")}
+    answers = {"verify": replace(parity(agrees=True), unable=()), "compare": Versus(contenders=(one,), job="tiny")}
 
     def trying(_job: str, **options: Any) -> object:
         options["on_update"](api.Trying(layout="ddp-2", number=2, total=7))
@@ -99,7 +99,8 @@ def test_each_layout_is_named_as_it_begins_and_json_is_alone_on_stdout(as_json, 
 
 def test_compare_prints_measured_above_forecast_and_the_fastest(shardwise, monkeypatch, tmp_path) -> None:
     asked: dict[str, object] = {}
-    found = versus([ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0))], job="tiny")
+    layouts = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0))]
+    found = Versus(contenders=ranked(layouts), job="tiny")
     monkeypatch.setattr(api, "compare", lambda job, **options: asked.update(options) or found)
     said = shardwise("compare", "job.yaml", "--layouts", "fsdp,ddp", "--steps", "9")
     assert said.code == 0
@@ -121,7 +122,7 @@ def test_compare_prints_measured_above_forecast_and_the_fastest(shardwise, monke
 @pytest.mark.parametrize("names", [("ddp-2",), ()])
 def test_compare_prints_what_stands_beside_a_layout_that_failed_and_exits_1(names, shardwise, monkeypatch, tmp_path):
     lost = Failed(layout="fsdp-2", run=str(tmp_path / "fsdp-2"), reason="rank 1 was ended by signal 9\nits log: x")
-    found = versus([ran(tmp_path, name, seconds=2.0) for name in names], job="tiny", failed=[lost])
+    found = Versus(contenders=ranked([ran(tmp_path, name, seconds=2.0) for name in names]), job="tiny", failed=(lost,))
     monkeypatch.setattr(api, "compare", lambda job, **options: found)
     said = shardwise("compare", "job.yaml", "--layouts", "fsdp,ddp")
     assert said.code == 1

@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.report.collect import collect
 from shardwise.report.pages.versus_page import bars_of, versus_html
-from shardwise.report.versus import Contender, Turns, contender, versus
+from shardwise.report.versus import Contender, Turns, Versus, contender, ranked
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.timeline import Lane, Timeline, TimelineSpan
@@ -35,7 +35,7 @@ def ran(root: Path, layout: str, *, seconds: float, shares: Any = None, busy: An
 
 def test_stages_that_work_one_at_a_time_are_explained_by_how_it_ran_and_not_by_its_name(tmp_path) -> None:
     mp = ran(tmp_path, "job-2", seconds=3.0, busy=0.4, execution=executed(pp=2, schedule="sequential"))
-    found = versus([ran(tmp_path, "mp-2", seconds=2.0), mp], job="tiny")
+    found = Versus(contenders=ranked([ran(tmp_path, "mp-2", seconds=2.0), mp]), job="tiny")
     (note,) = found.notes
     assert note.startswith("job-2: one of its 2 stages works at a time while the others wait, so each GPU is busy for ")
     assert "at most about 1/2 of a step; pp overlaps several" in note
@@ -54,8 +54,8 @@ def test_what_is_to_be_said_of_a_comparison_stands_beside_the_table(tmp_path) ->
     one, two = (ran(tmp_path, name, seconds=2.0) for name in ("ddp-2", "mp-2"))
     announce(RunDirectory(Path(two.run)), "training", total_steps=10, first_step=6)
     again = contender("mp-2", processes=2, run=RunDirectory(Path(two.run)), report=collect(RunDirectory(Path(two.run))))
-    assert versus([one], job="tiny").notes == ()
-    found = versus([replace(one, num_steps=3), again], job="tiny", nominal=True)
+    assert Versus(contenders=(one,), job="tiny").notes == ()
+    found = Versus(contenders=ranked([replace(one, num_steps=3), again]), job="tiny", nominal=True)
     assert set(found.notes) == {
         "mp-2: stopped and resumed; its total time is that of its steps, without loading",
         "runs of 3 steps or fewer count their first steps, which are slow; --steps 13 says more",
@@ -82,7 +82,7 @@ def test_stages_take_turns_where_one_micro_batch_is_under_way(degrees, micros, t
     one = ran(tmp_path, "x-4", seconds=1.0, execution=executed(micros=micros, **degrees))
     assert one.turns == turns
     said = "a smaller train.micro_batch_size makes several, which overlap"
-    told = " ".join(versus([one], job="tiny").notes).endswith(said)
+    told = " ".join(Versus(contenders=(one,), job="tiny").notes).endswith(said)
     assert told == (turns is not None and turns.because == "micro-batch")
 
 
@@ -90,16 +90,17 @@ def test_the_fastest_stands_first_and_a_run_without_a_measured_step_last(tmp_pat
     runs = [ran(tmp_path, name, seconds=s) for name, s in (("fsdp-2", 3.0), ("ddp-2", 2.0), ("single-1", 5.0))]
     run = RunMaker(root=tmp_path / "none").planned().run
     none = contender("tp-2", processes=2, run=run, report=collect(run))
-    found = versus([none, *runs], job="tiny")
+    found = Versus(contenders=ranked([none, *runs]), job="tiny")
     assert [one.layout for one in found.contenders] == ["ddp-2", "fsdp-2", "single-1", "tp-2"]
     said = "ddp-2 is the fastest: 2.00 s per step, 1.50 times as fast as fsdp-2, 2.50 times as fast as single-1"
     assert found.sentence == said
     assert none.figure("step time").written("measured") == "–"
-    assert versus([none], job="tiny").sentence == "no layout has measured the time of a step"
+    assert Versus(contenders=(none,), job="tiny").sentence == "no layout has measured the time of a step"
 
 
 def test_the_page_shows_every_layout_to_one_scale_and_runs_nothing(tmp_path) -> None:
-    found = versus([ran(tmp_path, name, seconds=s) for name, s in (("a-2", 4.0), ("b-2", 1.0))], job=HOSTILE)
+    layouts = [ran(tmp_path, name, seconds=s) for name, s in (("a-2", 4.0), ("b-2", 1.0))]
+    found = Versus(contenders=ranked(layouts), job=HOSTILE)
     source = versus_html(replace(found, unable=(("tp-2", HOSTILE),)))
     shown = safe_page(source)
     for words in ("b-2 is the fastest", "a-2", "Step time", "GPU utilisation", "Peak memory", "tp-2: "):
@@ -108,4 +109,4 @@ def test_the_page_shows_every_layout_to_one_scale_and_runs_nothing(tmp_path) -> 
     widths = {(bar.label, bar.under): bar.segments[0].width for bar in bars_of(found, "step time").bars}
     expected = {("a-2", "measured"): 100, ("b-2", "measured"): 25, ("b-2", "forecast"): 55}
     assert {bar: widths[bar] for bar in expected} == pytest.approx(expected)
-    assert bars_of(versus([], job="tiny"), "step time") is None
+    assert bars_of(Versus(contenders=(), job="tiny"), "step time") is None

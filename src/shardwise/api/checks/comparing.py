@@ -16,7 +16,7 @@ from shardwise.errors import (
 )
 from shardwise.launch.trials import Trial, Unable, check_same_place, nothing_to_compare
 from shardwise.report.pages.versus_page import versus_html
-from shardwise.report.versus import Contender, Failed, Versus, contender, versus
+from shardwise.report.versus import Contender, Failed, Versus, contender, ranked
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.timeline import Timeline
@@ -66,7 +66,7 @@ def compare(
         raise nothing_to_compare(unable)
     gpu, listed = trials.cluster.gpu, tuple((one.layout, one.reason) for one in unable)
     name, nominal = f"{trials.asked.model}, {trials.asked.method}", gpu.kind == "cpu" and not gpu.measured
-    made = versus(ran, job=name, unable=listed, failed=tuple(lost), nominal=nominal)
+    made = Versus(contenders=ranked(ran), job=name, unable=listed, failed=tuple(lost), nominal=nominal)
     with trials.request.blaming("output_dir"):
         _write(made, folder)
     return made

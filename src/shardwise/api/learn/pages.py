@@ -20,7 +20,7 @@ from shardwise.report.pages.render import render_part, safe_json, static_text
 from shardwise.report.pages.run_page import curves_of, report_context
 from shardwise.report.pages.versus_page import versus_context
 from shardwise.report.run_files import SIGNS
-from shardwise.report.versus import contender, versus
+from shardwise.report.versus import Versus, contender, ranked
 from shardwise.spec.job.file import read_job
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
@@ -90,7 +90,7 @@ def runs_as_part(runs: Sequence[tuple[str, Path]]) -> tuple[str, str, bool]:
         contender(name, processes=len(one.memory.ranks), run=RunDirectory(path), report=one)
         for name, path, one in reports
     ]
-    found = versus(contenders, job=f"{len(runs)} runs", apart=_apart(runs))
+    found = Versus(contenders=ranked(contenders), job=f"{len(runs)} runs", apart=_apart(runs))
     losses: Any = [(name, look, one.curves["loss"]) for (name, _, one), look in zip(reports, LOOKS, strict=False)]
     curves = safe_json([curve_data(losses, title="Loss", unit="plain")])
     part = render_part("compare_body.html", **versus_context(found, heading="Runs side by side", first="Run"))

@@ -155,7 +155,7 @@ def of_blocks(model: ModelShape, layout: Layout) -> list[Row]:
 def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
     """Which matrices `tp` cuts in quantised blocks; whether each shard has whole experts."""
     tp, shards = layout.tp, layout.weight_shards
-    for m in (m for kind in model.kinds for m in kind.matrices if m.sliced_by) if tp > 1 else ():
+    for m in model.sliced if tp > 1 else ():
         if m.stacked:
             left = f"the {m.count // tp} experts of a rank under tp = {tp} are not cut evenly over {shards} shards"
             yield Row(m.count // tp % shards, left, names_layout=False)
