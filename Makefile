@@ -68,6 +68,7 @@ check: $(DEV_READY) ## format, lint, types, floors, and the pure wing without to
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_pure_wing.py
+	$(BIN)/python tools/profiles.py
 
 bench: $(DEV_READY) ## first step, tokens/s and end, full and LoRA, beside Trainer and a plain loop, each PASS or FAIL (25 minutes; ARGS="--processes 2")
 	$(BIN)/python benchmarks/run.py $(ARGS)

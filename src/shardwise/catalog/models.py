@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwise.catalog.config import parse_config, read_config_file, shape_from_data
 from shardwise.catalog.hub import cached_config, download_config, is_hub_id
+from shardwise.catalog.measured import measured
 from shardwise.catalog.prices import read_table
 from shardwise.catalog.rope_scaling import scaled_config, scaled_shape
 from shardwise.errors import ModelError
@@ -32,7 +33,9 @@ class KnownModel:
 
     @property
     def shape(self) -> ModelShape:
-        """What its configuration says of it."""
+        """What its configuration says of it, or was measured of its build."""
+        if (built := measured(self.config)) is not None:
+            return ModelShape.from_json(built["shape"])
         shape = shape_from_data(self.config, file=f"catalogue entry {self.name}")
         if shape.wrapper is None:
             return shape

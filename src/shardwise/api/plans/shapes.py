@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.catalog import models
+from shardwise.catalog.measured import measured
 from shardwise.catalog.rope_scaling import scaled_config, scaled_shape
 from shardwise.catalog.stated import UnlistedFamilyError, can_build
 from shardwise.launch.processes.torch_helpers import block_profiles, built_shape
@@ -23,14 +24,14 @@ from shardwise.spec.job.file import Override
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.job.strict import from_plain
-from shardwise.spec.model.profile import ModelProfile
+from shardwise.spec.model.profile import ModelProfile, alike_from
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.request import Request
 from shardwise.spec.run import cache_root, read_json, write_json
 from shardwise.spec.support.rows import first, packed
 
 #: Grows when what a profile counts changes, so that older ones are made again.
-_FORM = 4
+_FORM = 5
 #: Packages whose code a profile is of.
 _MEASURED = ("shardwise", "torch", "transformers", "peft")
 #: And those whose kernels transformers runs on a GPU.
@@ -91,7 +92,9 @@ def _profiles(model: ModelShape, job: Job, cluster: Cluster) -> tuple[ModelProfi
         "cuda": cluster.gpu.kind == "cuda",
         "kernels": [name for name in _KERNELS if cluster.gpu.kind == "cuda" and find_spec(name) is not None],
     }
-    file = _kept(question, job)
+    if question["cuda"] and not question["kernels"] and (shipped := _shipped(job, question)):
+        return shipped
+    file = _kept(question, measured_under(job, job.data.max_length))
     kept = read_json(file)
     if kept is not None:
         with suppress(TypeError):
@@ -106,12 +109,25 @@ def _profiles(model: ModelShape, job: Job, cluster: Cluster) -> tuple[ModelProfi
     return made
 
 
-def _kept(question: dict[str, Any], job: Job) -> Path:
+def measured_under(job: Job, length: int) -> str:
+    """What profiles depend on beside a model and executions, as JSON; `length`: of a job's rows."""
+    adapters = None if job.adapters is None else job.adapters.model_dump(mode="json")
+    return json.dumps([job.method, adapters, length, job.data.packing, job.train.disable_dropout], sort_keys=True)
+
+
+def _shipped(job: Job, question: dict[str, Any]) -> tuple[ModelProfile, ...]:
+    """What the catalogue holds of a job's model, if it holds all that is asked."""
+    known = measured(question["config"]) or {"profiles": {}}
+    under = measured_under(job, alike_from(job.data.max_length, question["config"]))
+    profiles = tuple(from_plain(ModelProfile, one) for one in known["profiles"].get(under, ()))
+    asked = {(e["precision"], e["attn_implementation"], e["gradient_checkpointing"]) for e in question["executions"]}
+    return profiles if asked <= {(one.precision, one.attention, one.recompute) for one in profiles} else ()
+
+
+def _kept(question: dict[str, Any], own: str) -> Path:
     versions: dict[str, str] = {}
     for name in _MEASURED:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
-    adapters = None if job.adapters is None else job.adapters.model_dump(mode="json")
-    own = [job.method, adapters, job.data.max_length, job.data.packing, job.train.disable_dropout]
     told = json.dumps([_FORM, question, own, versions], sort_keys=True)
     return cache_root() / "profiles" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.json"

@@ -14,25 +14,19 @@ from shardwise.catalog.config import ACTIVATIONS
 from shardwise.catalog.stated import drops_scores, drops_stream, steady_positions
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out
-from shardwise.models.built.head import VIEWS, is_plain
-from shardwise.models.built.splits import deals_alike, holders, plan_of, why_unstaged, why_whole
+from shardwise.models.built.head import is_plain
+from shardwise.models.built.splits import deals_alike, gives_more, holders, plan_of, why_unstaged, why_whole
 from shardwise.models.built.tree import CountedParameters, Tree
 from shardwise.models.built.watch import DOCUMENTS, Seen
 from shardwise.models.stage import final_norm
+from shardwise.spec.model.profile import WINDOWS
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Split
 
 #: Positions of a model whose configuration states none: it has no table and no trained length.
 _UNBOUNDED = 1_048_576
-_WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "context_length")
 #: Operators by which tokens meet elsewhere than in attention that transformers runs by name.
 _MIXING = frozenset({"convolution", "cumsum", "cumprod", "logcumsumexp", "roll"})
-#: Operators of a block like Llama's: matrices, rotations, residuals, scales, activations and norms.
-_SUMS = {"add", "sub", "rsub", "mul", "div", "neg", "cat", "stack", "pow", "_to_copy", "mm", "addmm"}
-_PLAIN = VIEWS | _SUMS | {"silu", "gelu", "relu", "tanh", "sigmoid", "mean", "rsqrt", "native_layer_norm"}
-#: What its attention is told beside queries, keys, values and a mask.
-_PLAIN_WORDS = {"dropout", "scaling", "sliding_window", "is_causal", "position_ids", "cache_position", DOCUMENTS}
-_PLAIN_WORDS |= {"use_cache", "output_attentions", "output_hidden_states"}
 
 
 class BuiltDecoder:
@@ -57,11 +51,10 @@ class BuiltDecoder:
         final, outer = self._outside(self._hidden(blocks))
         (usual, _), *others = Counter(blocks).most_common()
         heads = self._number("num_attention_heads", "n_head", "n_heads", "num_heads") or 1
-        hidden, window = self._hidden(blocks), self._number(*_WINDOWS)
+        hidden, window = self._hidden(blocks), self._number(*WINDOWS)
         positions = self._number(*_POSITIONS) or _UNBOUNDED
         stated, names = self._stated, {id(module): name for name, module in self._anatomy.model.named_modules()}
         activation = stated.get("hidden_act")
-        plain = activation in ACTIVATIONS and not outer.matrices and not others and self._is_plain(usual, hidden)
         gated = sum(matrix.reads == "mlp_input" for matrix in usual.matrices) != 1
         return ModelShape(
             family=self._data["model_type"],
@@ -77,7 +70,6 @@ class BuiltDecoder:
             norm_parameters_per_layer=sum(norm.num_parameters for norm in usual.norms),
             final_norm_parameters=0 if final is None else sum(p.numel() for p in final.parameters()),
             mlp="gated" if gated else "plain",
-            norm="layer" if plain and any(norm.bias for norm in usual.norms) else "rms",
             tied=self._anatomy.tied,
             head_bias=head,
             storage_dtype=storage,
@@ -110,7 +102,7 @@ class BuiltDecoder:
             drops_scores=drops_scores(stated),
             bare_experts=bare_experts_of(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
-            counted=not plain,
+            counted=True,
             shares_weights=any(count > 1 for count in holders(self._anatomy.blocks).values()),
             built=(built := self._splits()),
             unstaged=self._unstaged,
@@ -172,27 +164,12 @@ class BuiltDecoder:
         found: list[Split] = []
         if not self._unstaged:
             found.append("stages")
-        if self._seen is not None and deals_alike(self._anatomy):
+        if self._seen is not None and not gives_more(self._seen) and deals_alike(self._anatomy):
             found.append("slices")
         told = all(DOCUMENTS in call.words for block in self._calls for call in block.attention)
         if told and self._keeps_documents_apart():
             found.append("documents")
         return tuple(found)
-
-    def _is_plain(self, block: CountedParameters, hidden: int) -> bool:
-        """Whether blocks are attention and MLP after norms, as Llama's, and rules forecast them."""
-        roles = Counter(matrix.reads for matrix in block.matrices)
-        inputs = roles.pop("mlp_input", 0)
-        alone = roles == {"attention_input": 3, "attention_output": 1, "mlp_product": 1} and inputs in (1, 2)
-        if not (alone and self._calls and [norm.size for norm in block.norms] == [hidden, hidden]):
-            return False
-        return all(
-            call.ops.keys() <= _PLAIN
-            and call.ops["rsqrt"] + call.ops["native_layer_norm"] == 2
-            and len(call.attention) == 1
-            and call.attention[0].words <= _PLAIN_WORDS
-            for call in self._calls
-        )
 
     def _behind(self, outer: CountedParameters) -> tuple[str, ...]:
         """Names of the parts outside that run behind the blocks."""

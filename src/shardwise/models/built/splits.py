@@ -14,9 +14,6 @@ from shardwise.models.anatomy import Anatomy, tensor_plan
 from shardwise.models.built.watch import Seen, watch, watchable
 from shardwise.models.stage import StageEnds, final_norm
 
-#: Families whose embedding is scaled as it looks up, and which train sliced as one process does.
-_SCALED = ("vaultgemma",)
-
 
 def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
     """Of a model whose forward was seen. Raises UnsupportedError: more passes between blocks than
@@ -25,7 +22,7 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
     refuse_unchained(anatomy, seen)
     if any(block.given.ndim != 3 for block in blocks):
         raise UnsupportedError("its blocks pass on more than one residual stream")
-    if any(id(tensor) in seen.of_tokens for block in blocks for tensor in block.others):
+    if gives_more(seen):
         raise UnsupportedError("its blocks are given what was made of tokens beside the residual stream")
     if any(count > 1 for count in holders(anatomy.blocks).values()):
         raise UnsupportedError("its blocks share weights")
@@ -42,6 +39,11 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
             raise UnsupportedError(f"{name or 'a weight'} stands outside its blocks, and at neither of their ends")
         (behind if ran else before).append(name)
     return StageEnds(before=tuple(before), behind=tuple(behind), returned=seen.returned)
+
+
+def gives_more(seen: Seen) -> bool:
+    """Whether blocks are given what was made of tokens beside the residual stream."""
+    return any(id(tensor) in seen.of_tokens for block in seen.blocks for tensor in block.others)
 
 
 def refuse_unchained(anatomy: Anatomy, seen: Seen) -> None:
@@ -109,8 +111,8 @@ def deals_alike(anatomy: Anatomy) -> bool:
 
 def _is_plain(anatomy: Anatomy) -> bool:
     """Whether embedding and head are single matrices, and a norm stands behind the blocks."""
-    scaled = anatomy.backbone.config.model_type in _SCALED  # pyright: ignore
-    plain = (type(anatomy.embedding) is nn.Embedding or scaled) and isinstance(anatomy.head, nn.Linear)
+    table, head = anatomy.embedding, anatomy.head
+    plain = isinstance(table, nn.Embedding) and not [*table.children()] and isinstance(head, nn.Linear)
     inside = any(hasattr(block, "experts") for block in anatomy.blocks)
     width: int = anatomy.backbone.config.hidden_size  # pyright: ignore
     return plain and not inside and final_norm(anatomy, width=width) is not None

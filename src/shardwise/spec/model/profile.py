@@ -1,8 +1,13 @@
 """What blocks of a model were measured to keep and do, to forecast code that no rule knows."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from shardwise.spec.layout.execution import Attention, Precision, Recompute
+
+#: The longest row that is measured: code that loops over tokens takes its time.
+LONGEST_MEASURED = 512
+WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,3 +77,11 @@ class ModelProfile:
     final: Amount
     blocks: tuple[BlockProfile, ...]
     code: str = "torch"
+
+
+def alike_from(longest: int, config: dict[str, Any]) -> int:
+    """The fewest tokens of rows that are measured as rows of `longest` are, of a config.json that
+    states its windows: no longer than is measured, but beyond the same windows."""
+    windows = [config.get("text_config", config).get(key) for key in WINDOWS]
+    beyond = [window + 1 for window in windows if type(window) is int and window < longest]
+    return min(longest, max(LONGEST_MEASURED, *beyond, 0))

@@ -9,18 +9,17 @@ import torch
 
 from shardwise.errors import ShardwiseError, said
 from shardwise.models.built.shape import config_from
+from shardwise.models.wrapper import text_config
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.profile import LONGEST_MEASURED, WINDOWS
 from shardwise.spec.model.shape import ModelShape
 from shardwise.train.precision import TYPES
 from shardwise.train.rehearsing.profile import profile_blocks
 
-#: The longest row that is measured: code that loops over tokens takes its time.
-_LONGEST = 512
 #: Lengths are multiples of a chunk of linear attention, where they are four of them or more.
 _CHUNK = 64
-_WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 def lengths_for(longest: int) -> tuple[int, int, int]:
     """Three lengths of rows, the last of which is that of a job, if it is not too long."""
-    last = min(longest, _LONGEST)
+    last = min(longest, LONGEST_MEASURED)
     step = _CHUNK if last >= 4 * _CHUNK else 1
     first, second = (max(step, last // share // step * step) for share in (4, 2))
     return (first, second, last) if first < second < last else (last, last + 1, last + 2)
@@ -61,8 +60,9 @@ def lengths_for(longest: int) -> tuple[int, int, int]:
 
 def narrowed(config: Any, *, length: int, lengths: Sequence[int]) -> Any:
     """A configuration with windows shorter than all measured rows, where a job's are longer."""
-    for key in _WINDOWS:
-        width = config.to_dict().get(key)
+    text = text_config(config)
+    for key in WINDOWS:
+        width = text.to_dict().get(key)
         if type(width) is int and lengths[0] <= width < length:
-            setattr(config, key, max(1, lengths[0] // 2))
+            setattr(text, key, max(1, lengths[0] // 2))
     return config

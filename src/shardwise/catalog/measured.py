@@ -1,0 +1,23 @@
+"""What was measured of catalogue models whose family has no row: shapes as transformers builds
+them, and profiles of their blocks in PyTorch's own code on a GPU. Written by tools/profiles.py."""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+MEASURED = Path(__file__).parent / "measured"
+
+
+def measured(config: dict[str, Any]) -> dict[str, Any] | None:
+    """The `shape` of a config.json, its `profiles` by what of a job they depend on, and the
+    version of `transformers`; None: it was not measured."""
+    for file in MEASURED.glob(f"*-{key_of(config)}.json.gz"):
+        return json.loads(gzip.decompress(file.read_bytes()))
+    return None
+
+
+def key_of(config: dict[str, Any]) -> str:
+    """What ends the name of a configuration's file."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
