@@ -13,9 +13,8 @@ MEASURED = Path(__file__).parent / "measured"
 def measured(config: dict[str, Any]) -> dict[str, Any] | None:
     """The `shape` of a config.json, its `profiles` by what of a job they depend on, and the
     version of `transformers`; None: it was not measured."""
-    for file in MEASURED.glob(f"*-{key_of(config)}.json.gz"):
-        return json.loads(gzip.decompress(file.read_bytes()))
-    return None
+    file = next(MEASURED.glob(f"*-{key_of(config)}.json.gz"), None)
+    return None if file is None else json.loads(gzip.decompress(file.read_bytes()))
 
 
 def key_of(config: dict[str, Any]) -> str:

@@ -92,7 +92,11 @@ def _profiles(model: ModelShape, job: Job, cluster: Cluster) -> tuple[ModelProfi
         "cuda": cluster.gpu.kind == "cuda",
         "kernels": [name for name in _KERNELS if cluster.gpu.kind == "cuda" and find_spec(name) is not None],
     }
-    if question["cuda"] and not question["kernels"] and (shipped := _shipped(job, question)):
+    under = measured_under(job, alike_from(job.data.max_length, question["config"]))
+    known = measured(question["config"]) if question["cuda"] and not question["kernels"] else None
+    shipped = tuple(from_plain(ModelProfile, one) for one in (known or {"profiles": {}})["profiles"].get(under, ()))
+    asked = {(one["precision"], one["attn_implementation"], one["gradient_checkpointing"]) for one in executions}
+    if asked <= {(one.precision, one.attention, one.recompute) for one in shipped}:
         return shipped
     file = _kept(question, measured_under(job, job.data.max_length))
     kept = read_json(file)
@@ -113,15 +117,6 @@ def measured_under(job: Job, length: int) -> str:
     """What profiles depend on beside a model and executions, as JSON; `length`: of a job's rows."""
     adapters = None if job.adapters is None else job.adapters.model_dump(mode="json")
     return json.dumps([job.method, adapters, length, job.data.packing, job.train.disable_dropout], sort_keys=True)
-
-
-def _shipped(job: Job, question: dict[str, Any]) -> tuple[ModelProfile, ...]:
-    """What the catalogue holds of a job's model, if it holds all that is asked."""
-    known = measured(question["config"]) or {"profiles": {}}
-    under = measured_under(job, alike_from(job.data.max_length, question["config"]))
-    profiles = tuple(from_plain(ModelProfile, one) for one in known["profiles"].get(under, ()))
-    asked = {(e["precision"], e["attn_implementation"], e["gradient_checkpointing"]) for e in question["executions"]}
-    return profiles if asked <= {(one.precision, one.attention, one.recompute) for one in profiles} else ()
 
 
 def _kept(question: dict[str, Any], own: str) -> Path:

@@ -156,7 +156,7 @@ class BuiltDecoder:
         return bool(self._calls) and all(
             block.attention
             and all(call.mask is not None and call.mask.by_positions for call in block.attention)
-            and not _MIXING & block.ops.keys()
+            and not _MIXING & block.ops
             for block in self._calls
         )
 

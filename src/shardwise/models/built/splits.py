@@ -88,8 +88,13 @@ def why_whole(anatomy: Anatomy) -> str:
 
 def deals_alike(anatomy: Anatomy) -> bool:
     """Whether tensor parallelism can deal a model's experts, and run the rest of its blocks: each
-    part with matrices is given the stream [batch, length, width] and gives one like it."""
-    if plan_of(anatomy.backbone.config) is None:
+    part with matrices is given the stream [batch, length, width] and gives one like it; embedding
+    and head are single matrices, and a norm stands behind the blocks."""
+    table, config = anatomy.embedding, anatomy.backbone.config
+    single = isinstance(table, nn.Embedding) and not [*table.children()] and isinstance(anatomy.head, nn.Linear)
+    if plan_of(config) is None or not single or any(hasattr(block, "experts") for block in anatomy.blocks):
+        return False
+    if final_norm(anatomy, width=config.hidden_size) is None:  # pyright: ignore
         return False
     alike: list[bool] = []
 
@@ -106,13 +111,4 @@ def deals_alike(anatomy: Anatomy) -> bool:
         watch(anatomy, packed=False)
     for hook in hooks:
         hook.remove()
-    return len(alike) == len(matrices) > 0 and all(alike) and _is_plain(anatomy)
-
-
-def _is_plain(anatomy: Anatomy) -> bool:
-    """Whether embedding and head are single matrices, and a norm stands behind the blocks."""
-    table, head = anatomy.embedding, anatomy.head
-    plain = isinstance(table, nn.Embedding) and not [*table.children()] and isinstance(head, nn.Linear)
-    inside = any(hasattr(block, "experts") for block in anatomy.blocks)
-    width: int = anatomy.backbone.config.hidden_size  # pyright: ignore
-    return plain and not inside and final_norm(anatomy, width=width) is not None
+    return len(alike) == len(matrices) > 0 and all(alike)

@@ -4,7 +4,6 @@ operators in them, and what ran outside.
 Attention and masks are registered with transformers under a name of our own.
 """
 
-from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -47,13 +46,13 @@ class AttentionCall:
 @dataclass(kw_only=True, eq=False)
 class BlockCall:
     """One call of a decoder block. `given`: the residual stream; `others`: the tensors that it was
-    given beside it; `ops`: how often each operator ran on what was made of tokens."""
+    given beside it; `ops`: the operators that ran on what was made of tokens."""
 
     name: str
     given: torch.Tensor
     made: torch.Tensor | None = None
     attention: list[AttentionCall] = field(default_factory=list[AttentionCall])
-    ops: Counter[str] = field(default_factory=Counter[str])
+    ops: set[str] = field(default_factory=set[str])
     others: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
 
 
@@ -139,7 +138,7 @@ class _Watcher(TorchDispatchMode):
             for leaf in tree_leaves(result):
                 self._mark(leaf)
             if self._block is not None:
-                self._block.ops[func.overloadpacket.__name__] += 1
+                self._block.ops.add(func.overloadpacket.__name__)
         self._kept.append(result)
         return result
 
