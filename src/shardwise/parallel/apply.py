@@ -1,8 +1,7 @@
 """Applies a parallel layout to a model, in this order:
 
 (split in stages) -> tensor, experts -> tiles -> recompute -> compile -> saved on the host -> shard
--> materialise
--> replicate
+-> materialise -> replicate
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -126,7 +125,7 @@ def parallelize(
     materialise()
 
     buckets = execution.layout.fills_buckets and not execution.gathers_weights
-    divisor = world.layout.data_world_size * world.layout.cp if execution.gathers_weights or buckets else 1
+    divisor = world.layout.copies * world.layout.shard_degree if execution.gathers_weights or buckets else 1
     finish = _finish(stages, world=world, replicates=not (execution.gathers_weights or buckets))
     if world.pipes is not None:
         return Pipeline(

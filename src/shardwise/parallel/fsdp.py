@@ -80,7 +80,7 @@ def apply_sharding(
         shard(module, reshard_after_forward=layout.reshard_after_forward, ignored_params=others or None)
         sharded = cast(FSDPModule, module)
         # A dealt expert's gradient is a mean over all data ranks, as others', not over its shards.
-        sharded.set_gradient_divide_factor(float(layout.data_world_size * layout.cp))
+        sharded.set_gradient_divide_factor(float(layout.copies * layout.shard_degree))
         # gloo does not scale as it reduces; where there is nothing to reduce torch divides anyway
         sharded.set_force_sum_reduction_for_comms(mesh.device_type == "cpu" and expert_mesh["dp_mod_ep"].size() > 1)
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md's recipe for an optimizer: a made-up one in its files alone plans and steps."""
+"""CONTRIBUTING.md's recipes: an optimizer plans and steps; kinds of recompute have their files."""
 
 import json
 import re
@@ -74,9 +74,10 @@ pathlib.Path("found.json").write_text(json.dumps({**sizes, "weight": weight.toli
 
 @pytest.mark.slow
 def test_an_optimizer_is_added_by_the_files_of_its_recipe_alone(tmp_path) -> None:
-    recipe = re.search(r"### Add an optimizer\n(.*?)\n#", text_of("CONTRIBUTING.md"), re.DOTALL)
-    named = re.findall(r"^\d\. `src/shardwise/([\w/.]+)`", recipe[1].replace("NAME", "lion"), re.MULTILINE)
+    recipes = text_of("CONTRIBUTING.md").replace("NAME", "lion").split("### Add ")[1:]
+    named, kind = (re.findall(r"^\d\. `src/shardwise/([\w/.]+)`", one, re.MULTILINE) for one in recipes)
     assert set(STEPS) <= set(named) and len(named) <= 6
+    assert len(kind) <= 6 and all("selective" in text_of(f"src/shardwise/{file}") for file in kind)
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for name, changes in STEPS.items():
         file = tmp_path / "src/shardwise" / name

@@ -22,14 +22,14 @@ CEILINGS = {
     "methods": 390,
     "models": 3310,
     "parallel": 2990,
-    "plan": 8660,
+    "plan": 8640,
     "programs": 210,
     "report": 2290,
     "spec": 5550,
     "train": 9300,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51490, 32365
+ALL, ALL_TESTS = 51460, 32365
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

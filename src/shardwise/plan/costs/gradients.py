@@ -10,7 +10,7 @@ def all_reduce_buffer(scene: Scene) -> float:
     """The buffer to sum gradients over replicas after the last backward, without DDP and FSDP."""
     work = scene.work
     layout = work.execution.layout
-    if work.sharded or work.replicated or layout.data_world_size * layout.cp * layout.tp == 1:
+    if work.sharded or work.replicated or layout.copies * layout.shard_degree * layout.tp == 1:
         return 0
     return min(scene.holding.gradients, max(FLAT_BYTES, scene.part.largest_trained * work.types.trainable))
 

@@ -60,10 +60,9 @@ def in_loss(scene: Scene) -> tuple[float, float]:
 def head_and_loss(work: Work, device: Device) -> RankTime:
     """Head and loss, both ways: two or three products and passes over logits, chunk by chunk."""
     layout = work.execution.layout
-    tokens = work.rows * work.job.data.max_length / layout.cp
     sliced, width = work.head_slice, work.model.embedding_width
-    at_once = min(tokens, work.head_tokens)
-    chunks = tokens / at_once
+    at_once = min(work.tokens, work.head_tokens)
+    chunks = work.tokens / at_once
     products = 2 * device.product(at_once, work.model.vocab_size / layout.tp, width)
     if work.inventory.trained(work.inventory.head_name):
         products += device.product(work.model.vocab_size / layout.tp, width, at_once)

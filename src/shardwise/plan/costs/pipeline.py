@@ -92,6 +92,5 @@ def _keeps_input_itself(work: Work) -> bool:
 
 def send_seconds(work: Work) -> float:
     """Seconds until a micro-batch's stream has reached the next stage; each tp rank sends all."""
-    layout = work.execution.layout
-    tokens = work.rows * work.job.data.max_length / layout.cp
-    return group_of(work.cluster, layout, "pp").message(tokens * work.model.hidden_size * work.types.compute)
+    pipe = group_of(work.cluster, work.execution.layout, "pp")
+    return pipe.message(work.tokens * work.model.hidden_size * work.types.compute)

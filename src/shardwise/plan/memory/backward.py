@@ -100,9 +100,8 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     # A block that is computed again has not been yet, as the next one's weights arrive.
     begun = saved if work.execution.recompute == "none" else tokens * (of.saved + stream) + shared(scene)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
-    computed = of.computed_weights if of.again_at_adapter else 0
-    end = tokens * max(of.norm_backward, of.routed[1], of.again_at_adapter)
-    yield {"activations": saved + end, "temporary": casts + computed, "communication": before}
+    end = tokens * max(of.norm_backward, of.routed[1])
+    yield {"activations": saved + end, "temporary": casts, "communication": before}
     made = of.computed_weights + of.remade_backward
     with_last = reduce_scatter_buffers(scene, unsharded=others + last, behind=behind, fresh=last)
     yield {
@@ -113,7 +112,7 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     # The last of the MLP's gradients is made: what it saved is gone.
     of_mlp = reduce_scatter_buffers(scene, unsharded=others + all_of_mlp, behind=behind, fresh=largest)
     yield {
-        "activations": saved + tokens * (of.mlp_begins - of.saved_by_mlp),
+        "activations": saved - tokens * of.saved_by_mlp,
         "temporary": casts + fresh_gradient(work, largest) + made,
         "communication": of_mlp,
     }

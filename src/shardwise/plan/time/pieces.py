@@ -71,7 +71,7 @@ def pieces_of(work: Work, ran: BlockTime | None = None) -> Pieces:
 def ran_by(work: Work) -> BlockTime:
     """What a rank runs of one micro-batch, whatever of it is recomputed."""
     device, layout = device_of(work), work.execution.layout
-    tokens = work.rows * work.job.data.max_length / layout.cp
+    tokens = work.tokens
     made = _profiled(work, work.profile, device, tokens) if work.profile else _by_rules(work, device, tokens)
     cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, work.trained_of_mean))
     return made._replace(

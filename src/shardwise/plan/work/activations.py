@@ -139,17 +139,6 @@ def cut_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
     return wide * setting.types.compute + norms * normed
 
 
-def again_at_adapter_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token, above what a block saved, as one that is computed again comes to the adapter
-    of its MLP's last matrix, where PEFT's own code runs that: what the frozen matrix made; the
-    gradient of what the adapter made, which backward has scaled before it asks; and of a slice the
-    part that was gathered for the MLP, which the block's own code still holds."""
-    last = [m for m in adapted_apart(model, setting) if m.reads == "mlp_product"]
-    if not last or ends_with_norm(model):
-        return 0.0
-    return 2 * last[0].rows * setting.types.compute + (block_input_bytes(model, setting) if setting.tp > 1 else 0.0)
-
-
 def ends_with_norm(model: ModelShape) -> bool:
     """Whether a block adds to the stream what a norm made of its MLP's result."""
     return any(norm.name.endswith(LAST_NORMS) for norm in _norms(model))
@@ -433,15 +422,6 @@ def adapted_apart(model: ModelShape, setting: BlockSetting) -> list[Matrix]:
     """Matrices whose adapters PEFT's own code adds to what they made."""
     joined = setting.inventory.joined if setting.tp == 1 else frozenset[str]()
     return [m for m in model.matrices if m.name in setting.inventory.adapted - joined]
-
-
-def mlp_begin_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token as the backward of an MLP comes to the matrix that was first: what that kept
-    of its input, and the gradients of what it made and of that."""
-    read = [m for m in model.matrices if m.reads in ("mlp_input", "expert_input") and not _routes(m, model)]
-    first = {m.reads: m for m in read}.values()
-    gradients = sum(m.rows * m.run + m.columns * _copies(m) for m in first) * setting.types.compute
-    return gradients + sum(_group(m.reads, [m], model, setting) for m in first)
 
 
 def remade_bytes(model: ModelShape, setting: BlockSetting) -> float:

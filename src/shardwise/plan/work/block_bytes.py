@@ -42,8 +42,6 @@ class BlockBytes:
     saved_by_mlp: float = 0.0
     tile: tuple[float, float] = (0.0, 0.0)
     attention_backward: float = 0.0
-    mlp_begins: float = 0.0
-    again_at_adapter: float = 0.0
     norm_backward: float = 0.0
     routed: tuple[float, float] = (0.0, 0.0)
     fused_mlp: float = 0.0
@@ -57,7 +55,7 @@ def block_bytes(
     model: ModelShape, setting: BlockSetting, *, recompute: Recompute, quantised: bool, experts: bool
 ) -> BlockBytes:
     """Counts all for the model on one rank, its `quantised` linear layers and its `experts`."""
-    kinds, again = model.kinds, recompute != "none"
+    kinds = model.kinds
     remade = [of.remade_bytes(kind, setting) for kind in kinds]
     return BlockBytes(
         stream=of.block_input_bytes(model, setting),
@@ -68,8 +66,6 @@ def block_bytes(
         gradients=of.backward_bytes(model, setting),
         tile=max(of.tile_bytes(kind, setting) for kind in kinds) if setting.tiled else (0.0, 0.0),
         attention_backward=of.attention_backward_bytes(model, setting),
-        mlp_begins=of.mlp_begin_bytes(model, setting),
-        again_at_adapter=of.again_at_adapter_bytes(model, setting) if again else 0.0,
         norm_backward=of.norm_backward_bytes(model, setting),
         routed=max(of.routed_bytes(kind, setting) for kind in kinds),
         cut_backward=of.cut_backward_bytes(model, setting),
