@@ -34,6 +34,9 @@ from shardwise.spec.layout.axes import rows_of_shard
 #: Base name -> base names of everything that starts as the same tensor.
 Kin = dict[str, list[str]]
 
+#: Elements of a tensor that a constructor does not allocate: more than any table of buffers has.
+_LARGE = 2**28
+
 #: What `materialise` is.
 Materialise = Callable[..., None]
 
@@ -87,19 +90,26 @@ def _stretch(config: Any, rope: RopeScaling) -> None:
 
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
-    """The whole architecture with parameters on the meta device and buffers computed on the CPU.
-    Raises UnsupportedError: transformers has no such model, or not with this attention."""
+    """The whole architecture with parameters on the meta device and buffers computed on the CPU;
+    of a model of more than text the language model alone has this attention, which others may not
+    know. Raises UnsupportedError: transformers has no such model, or not with this attention."""
     from transformers.initialization import no_init_weights
 
     if attn_implementation == "varlen":
         from shardwise.models.varlen import register
 
         register()
+    inner = text_config(config)
+    of_part = next((name for name in config.sub_configs if getattr(config, name, None) is inner), None)
     try:
         # Rotary frequencies are computed in constructors and stand in no file: buffers stay real.
-        with replaced((nn.Module, "register_parameter", _register_on_meta)), no_init_weights():
+        on_meta = (nn.Module, "register_parameter", _register_on_meta), (torch, "empty", partial(_empty, torch.empty))
+        with replaced(*on_meta), no_init_weights():
             model: nn.Module = auto_class(config).from_config(
-                config, attn_implementation=attn_implementation, dtype=torch.float32, trust_remote_code=False
+                config,
+                attn_implementation={of_part: attn_implementation} if of_part else attn_implementation,
+                dtype=torch.float32,
+                trust_remote_code=False,
             )
     except Exception as error:  # noqa: BLE001 - each constructor has checks of its own, and those of PyTorch
         raise UnsupportedError(f"{config.model_type} cannot be built here: {said(error)}") from None
@@ -113,6 +123,12 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
 
 
 _register = nn.Module.register_parameter
+
+
+def _empty(empty: Callable[..., torch.Tensor], *size: Any, **words: Any) -> torch.Tensor:
+    """Of stacked experts, which memory need not hold for a moment either, on the meta device."""
+    made = empty(*size, **{**words, "device": "meta"})
+    return made if made.numel() > _LARGE else empty(*size, **words)
 
 
 def _register_on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
