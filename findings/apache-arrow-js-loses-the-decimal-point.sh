@@ -34,7 +34,8 @@ from decimal import Decimal
 import pyarrow as pa
 
 values = [Decimal("0.25"), Decimal("1.10"), Decimal("-0.01")]
-columns = {f"decimal{bits}, {scale} digits": pa.array(values, kind(9, scale)) for bits, kind in ((128, pa.decimal128), (256, pa.decimal256)) for scale in (2, 4)}
+kinds = ((128, pa.decimal128), (256, pa.decimal256))
+columns = {f"decimal{bits}, {scale} digits": pa.array(values, kind(9, scale)) for bits, kind in kinds for scale in (2, 4)}
 table = pa.table({"double": pa.array([float(value) for value in values]), **columns})
 with pa.OSFile("rows.arrow", "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
     writer.write_table(table)
