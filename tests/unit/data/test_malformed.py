@@ -104,6 +104,7 @@ def _whole_files(folder: Path) -> dict[str, str]:
     (folder / "loop.jsonl").symlink_to(folder / "loop.jsonl")
     return {
         "absent.jsonl": "there is no such file or folder",
+        "*.jsonl": "there is no such file or folder, and patterns are not read: name the folder, or a list of files",
         "empty": "is a folder without rows; expected files that end in .jsonl",
         "photos": "is a folder without rows",
         "rows.doc": "is of an unknown kind; expected a name that ends in .jsonl",

@@ -78,6 +78,9 @@ def test_rows_tokens_template_notes_and_ends_are_said() -> None:
         "other files, which are not read: 2",
     ]
     assert "ends in" not in said(FACTS)
+    answers = replace(SOURCE, format="prompt_completion", ignored_columns=("label",))
+    assert [*answers.said()][1].startswith("all completions are trained alike: which are good, label says under objec")
+    assert "template" not in said(replace(FACTS, train=PartFacts(sources=(SourceFacts(path="dpo.jsonl"),))))
     ends = EndFacts(tokens=(EndToken(id=5, text="<|im_end|>", count=7),), unmarked=2)
     assert said(replace(FACTS, ends=ends))["ends in"] == "<|im_end|> (7 answers), no special token (2 answers)"
     cause = EndFacts(unmarked=9, cause="no trained answer ends in a special token: the template writes none")

@@ -22,6 +22,10 @@ from shardwise.spec.job.data import RowFormat
 from shardwise.spec.job.preference import Objective
 
 
+#: What columns of answers are called, beside `data.columns`.
+_ANSWERS = ("response", "output", "answer", "completion", "reply", "target", "solution")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
     """Messages for a chat template.
@@ -132,8 +136,14 @@ def recognise(
     if absent := [theirs for theirs in (renames or {}).values() if theirs not in columns]:
         raise RowError(f"{found}. data.columns names {', '.join(absent)}, which it does not have")
     likely = [name for name in columns if name.lower() not in ("id", "index")] or list(columns)
+    required = candidates[-1].required
     # Two columns are rather a question and its answer than plain text.
-    required = candidates[-1].required if len(likely) == 1 or wanted != "auto" else ("prompt", "completion")
+    if len(likely) > 1 and wanted == "auto":
+        answer = next((name for name in likely if name.lower() in _ANSWERS), likely[1])
+        likely = [*(name for name in likely if name != answer)][:1] + [answer]
+        required = ("prompt", "completion")
+        if {"instruction", "context"} <= set(columns):  # as Dolly's
+            likely, required = ["context", answer], ("input", "output")
     example = "{" + ", ".join(f"{ours}: {theirs}" for ours, theirs in zip(required, likely, strict=False)) + "}"
     raise RowError(f"{found}. Say in data.columns what its columns are, as {example}")
 
