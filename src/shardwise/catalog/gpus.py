@@ -34,7 +34,7 @@ _HARDWARE = re.compile(
     re.IGNORECASE,
 )
 #: `H100 x8`: the number behind the name.
-_BEHIND = re.compile(r"((?:[a-z]|\d{3}).*?)\s*[x×*]\s*(\d{1,2})", re.IGNORECASE)
+_BEHIND = re.compile(r"^((?:[a-z]|\d{3}).*?)\s*[x×*]\s*(\d{1,2})$", re.IGNORECASE)
 #: The link between machines, as it is stated: of each machine, which its GPUs share.
 _STATED_LINK = re.compile(r"(.*?)\s*@\s*(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|Gbit/s|GB/s)\s*", re.IGNORECASE)
 #: What may stand before a GPU's number and be left out.
@@ -195,8 +195,8 @@ def parse_hardware(text: str) -> Cluster:
             "machine, or name one"
         )
     stated = _STATED_LINK.fullmatch(text)
-    behind = _BEHIND.fullmatch(text.strip())
-    match = _HARDWARE.fullmatch(f"{behind[2]}x {behind[1]}" if behind else (stated.group(1) if stated else text).strip())
+    asked = _BEHIND.sub(r"\2x \1", (stated.group(1) if stated else text).strip())
+    match = _HARDWARE.fullmatch(asked)
     if memory := _MEMORY.fullmatch(text.strip()):
         which = f"which is memory and not the name of a GPU{_with_memory(int(memory.group(1)))}"
         raise HardwareError(f"{said}, {which}; name one, such as '1x RTX-4090', or let all be compared: any")

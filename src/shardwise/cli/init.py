@@ -1,5 +1,6 @@
 """`shardwise init`: five questions, and a job file with comments."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -59,7 +60,7 @@ def init(
         job.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{job} cannot be written: {error.strerror}; name another file") from None
-    typer.echo(f"wrote {job}; next: shardwise plan {job}")
+    typer.echo(f"wrote {job}; next: shardwise plan {shlex.quote(str(job))}")
     for path in (one.path for one in made.data.path if Path(one.path).suffix and not Path(one.path).exists()):
         typer.echo(f"note: {path} is not here yet; put your rows there, or name others as data.path in {job}")
 

@@ -59,7 +59,7 @@ def helpful(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
         best = _planned(tried, limit=_most_seconds(tried, first, least=least))
         if best is None or not _is_better(tried, best, first, least=least):
             continue
-        is_slower = best.time.step_seconds > first.time.step_seconds
+        is_slower = best.time.step_seconds > 1.01 * first.time.step_seconds
         drawback = tried.drawback if is_slower or tried.drawback != _LONGER else None
         found.append(_change(replace(tried, drawback=drawback), best, first))
         if tried.saves == "step":  # another way to the same must be as much better again

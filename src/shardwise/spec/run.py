@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
 import uuid
 from collections.abc import Iterator
@@ -112,6 +113,11 @@ class RunDirectory:
     starts = _File("logs/starts.jsonl")
     notices = _File("logs/notices.jsonl")
     outcome = _File("logs/outcome.json")
+
+    @property
+    def typed(self) -> str:
+        """The folder as one word of a shell."""
+        return shlex.quote(str(self.root))
 
     @property
     def last_written(self) -> float:

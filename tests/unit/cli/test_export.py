@@ -136,11 +136,11 @@ def test_where_there_is_no_gpu_what_can_be_rented_is_compared(kind, hardware, tm
 
 
 def test_options_answer_and_comments_stay(tmp_path: Path, shardwise) -> None:
-    file = tmp_path / "job.yaml"
+    file = tmp_path / "my job.yaml"
     options = ("--model", "llama-3.2-1b", "--data", "my chats.jsonl", "--hardware", "2 x 8x H100-SXM")
     said = shardwise("init", file, *options, "--goal", "cheapest", "--yes").out
     lacks = "my chats.jsonl is not here yet; put your rows there, or name others as data.path in"
-    assert said == f"wrote {file}; next: shardwise plan {file}\nnote: {lacks} {file}\n"
+    assert said == f"wrote {file}; next: shardwise plan '{file}'\nnote: {lacks} {file}\n"
     job, text = read_job(file), file.read_text()
     assert (job.model, job.hardware, job.goal) == ("llama-3.2-1b", "2 x 8x H100-SXM", "cheapest")
     assert job.data.path[0].path == "my chats.jsonl"

@@ -95,10 +95,10 @@ def chat(
     if drawn.get("top_p") is not None and not drawn.get("temperature"):
         raise InputError("--top-p is set, which has no effect at --temperature 0; write a higher one, or leave it out")
     if part == "merged" and not run.merged.is_dir():
-        raise RunDirectoryError(f"{run.merged} does not exist; `shardwise merge {run.root}` writes it")
+        raise RunDirectoryError(f"{run.merged} does not exist; `shardwise merge {run.typed}` writes it")
     if part == "merged" and _read(run.merged).get("adapter") != read_json(run.final / "manifest.json"):
         message = f"{run.merged} holds another adapter than {run.final}, which was trained on since"
-        raise RunDirectoryError(f"{message}; run `shardwise merge {run.root}` again")
+        raise RunDirectoryError(f"{message}; run `shardwise merge {run.typed}` again")
     asked = {"run_dir": str(run.root), "part": part, "prompt": prompt, "system": system}
     asked |= {"as_json": as_json, "base_model": base_model, **drawn}
     run_program("shardwise.programs.chat", asked)
@@ -117,7 +117,7 @@ def usage(run: RunDirectory) -> list[str]:
         config,
         final=final,
         base=folder if ADAPTER_CONFIG in naming_a_folder(run.final) else config[BASE_KEYS[0]],
-        merge=f"shardwise merge {run.root}",
+        merge=f"shardwise merge {run.typed}",
         dtype=model.get("storage_dtype"),
         stops=stops,
     )

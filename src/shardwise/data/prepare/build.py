@@ -232,4 +232,4 @@ def _shown(pool: Pool, shard: Shard, row: int) -> dict[str, Any]:
         text.insert(
             next(n for n, (a, _) in enumerate(spans) if a >= cut[1]), [f" [{cut[1] - cut[0]:,} tokens] ", False]
         )
-    return {"file": shard.file, "line": int(rows["line"][row]), "text": text}
+    return {"file": shard.file, "line": int(rows["line"][row]), "row": row, "text": text}

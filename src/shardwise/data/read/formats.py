@@ -21,7 +21,6 @@ from shardwise.data.read.messages import (
 from shardwise.spec.job.data import RowFormat
 from shardwise.spec.job.preference import Objective
 
-
 #: What columns of answers are called, beside `data.columns`.
 _ANSWERS = ("response", "output", "answer", "completion", "reply", "target", "solution")
 
@@ -140,7 +139,7 @@ def recognise(
     # Two columns are rather a question and its answer than plain text.
     if len(likely) > 1 and wanted == "auto":
         answer = next((name for name in likely if name.lower() in _ANSWERS), likely[1])
-        likely = [*(name for name in likely if name != answer)][:1] + [answer]
+        likely = [next(name for name in likely if name != answer), answer]
         required = ("prompt", "completion")
         if {"instruction", "context"} <= set(columns):  # as Dolly's
             likely, required = ["context", answer], ("input", "output")
