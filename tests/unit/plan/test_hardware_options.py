@@ -197,6 +197,17 @@ def test_of_a_list_what_does_not_fit_or_cannot_be_formed_stands_last_with_its_se
         of_list("1x H100-SXM, 1x T4", layout={"dp_shard": 4})
 
 
+def test_of_a_list_the_hosts_memory_is_used_where_nothing_fits_without():
+    made = of_list("2x RTX-4090, 1x RTX-A6000, 1x T4", "llama-3.1-8b")
+    assert [(one.hardware, one.fits) for one in made.offers.options[:2]] == [
+        ("2x RTX-4090", True),
+        ("1x RTX-A6000", True),
+    ]
+    assert made.best.execution.offload != "none" and made.offers.options[0].written.endswith(" + offload")
+    few = of_list("1x RTX-4090, 1x H100-SXM", "llama-3.2-1b")
+    assert [one.written for one in few.offers.options if one.fits] == ["one process"] * len(few.offers.shown)
+
+
 @pytest.mark.parametrize(("kernel", "without"), WITHOUT.items())
 def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(kernel: str, without: Sequence[str]):
     stated = {"train": {"attn_implementation": kernel}, "goal": "cheapest", "method": "lora"}

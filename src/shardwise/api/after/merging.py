@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -128,7 +129,11 @@ def publishing(folder: Path) -> list[str]:
     """The command that uploads a result, and what to look at before."""
     todo = [f"{name} names the base by a folder; put its hub id there" for name in naming_a_folder(folder)]
     todo += [f"{CARD} states no license; choose one", "may the data be published? A model can be made to recite it"]
-    return [f"  hf upload my-name/my-model {folder}", "before publishing:", *(f"  {line}" for line in todo)]
+    return [
+        f"  hf upload my-name/my-model {shlex.quote(str(folder))}",
+        "before publishing:",
+        *(f"  {line}" for line in todo),
+    ]
 
 
 def _read(folder: Path) -> dict[str, Any]:
