@@ -34,6 +34,7 @@ def init(
     Exits 2: bad input, or there is no terminal to ask on.
     """
     from shardwise.spec.job.file import parse_job
+    from shardwise.spec.run import write_text
 
     if recipe == "list":
         for name, text in api.recipes().items():
@@ -57,7 +58,7 @@ def init(
     if wrong:
         raise InputError(*wrong)
     try:
-        job.write_text(text, encoding="utf-8")
+        write_text(job, text)
     except OSError as error:
         raise InputError(f"{job} cannot be written: {error.strerror}; name another file") from None
     typer.echo(f"wrote {job}; next: shardwise plan {shlex.quote(str(job))}")
