@@ -161,7 +161,7 @@ class RunDirectory:
 def write_text(path: Path, text: str) -> None:
     """Writes a file atomically: readers, and a power cut, find the old one or the new one whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}"
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
