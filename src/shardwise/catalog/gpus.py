@@ -195,8 +195,7 @@ def parse_hardware(text: str) -> Cluster:
             "machine, or name one"
         )
     stated = _STATED_LINK.fullmatch(text)
-    asked = _BEHIND.sub(r"\2x \1", (stated.group(1) if stated else text).strip())
-    match = _HARDWARE.fullmatch(asked)
+    match = _HARDWARE.fullmatch(_BEHIND.sub(r"\2x \1", (stated.group(1) if stated else text).strip()))
     if memory := _MEMORY.fullmatch(text.strip()):
         which = f"which is memory and not the name of a GPU{_with_memory(int(memory.group(1)))}"
         raise HardwareError(f"{said}, {which}; name one, such as '1x RTX-4090', or let all be compared: any")

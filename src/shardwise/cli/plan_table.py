@@ -119,13 +119,12 @@ _ALWAYS = (
     *("times of CPU processes are nominal", "WARNING", "PLANNED, NOT TRAINED"),
     *("rehearsed", "not rehearsed", "layout takes "),
 )
-#: What makes a reason worth a line that else stands elsewhere.
-_RARE = re.compile("packing makes|padding of weight zero")
+_BUT_SAID = re.compile("packing makes|padding of weight zero")
 
 
 def _first_reasons(reasons: Sequence[str]) -> list[str]:
     must = [one for one in reasons if one.startswith(_ALWAYS)]
-    rest = [one for one in reasons if not one.startswith((*_ALWAYS, *_ELSEWHERE)) or _RARE.search(one)]
+    rest = [one for one in reasons if not one.startswith((*_ALWAYS, *_ELSEWHERE)) or _BUT_SAID.search(one)]
     kept = {*must, *rest[: max(0, MAX_REASONS - len(must))]}
     return [one for one in reasons if one in kept]
 

@@ -222,9 +222,8 @@ class _Comparison:
 
     def try_on(self, cluster: Cluster, *, explain: bool = False) -> None:
         """Looks for the best execution on some hardware; `explain` says in full why none is."""
-        if (cluster.name in self._passed and not self.offloads) or any(
-            fit.cluster.name == cluster.name for fit in self.fits
-        ):
+        tried = [fit.cluster.name for fit in self.fits] + [*self._passed] * (not self.offloads)
+        if cluster.name in tried:
             return
         try:
             found = best_alone(self._on(cluster))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from shardwise.api.plans.for_target import FOR, targets_to_plan_for
+from shardwise.api.plans.for_target import targets_to_plan_for
 from shardwise.api.plans.planning import plan, written_to
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.interop.chosen import Chosen, Exported
@@ -35,7 +35,7 @@ def export(job: str | Path, *, to: str, overrides: Sequence[str | Override] = ()
         try:
             chosen = plan(job, overrides=overrides, target=to if to in targets_to_plan_for() else None)
         except UnsupportedError as error:
-            told = [replace(one, where=str(job)) if one.where == FOR else one for one in error.problems]
+            told = [replace(one, where=str(job)) if one.where == "--for" else one for one in error.problems]
             raise UnsupportedError(told) from None
     elif overrides:
         raise InputError("--set changes a job, and this is a plan; set it in `shardwise plan`, or export the job file")

@@ -129,11 +129,8 @@ def publishing(folder: Path) -> list[str]:
     """The command that uploads a result, and what to look at before."""
     todo = [f"{name} names the base by a folder; put its hub id there" for name in naming_a_folder(folder)]
     todo += [f"{CARD} states no license; choose one", "may the data be published? A model can be made to recite it"]
-    return [
-        f"  hf upload my-name/my-model {shlex.quote(str(folder))}",
-        "before publishing:",
-        *(f"  {line}" for line in todo),
-    ]
+    upload = f"  hf upload my-name/my-model {shlex.quote(str(folder))}"
+    return [upload, "before publishing:", *(f"  {line}" for line in todo)]
 
 
 def _read(folder: Path) -> dict[str, Any]:

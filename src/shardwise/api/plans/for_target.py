@@ -31,10 +31,6 @@ _NOT_KNOWN = {
 }
 
 
-#: Where the refusals of a plan for another trainer stand.
-FOR = "--for"
-
-
 def targets_to_plan_for() -> tuple[str, ...]:
     """Trainers whose memory is known."""
     return tuple(name for name in TARGETS if name in known_stacks())
@@ -52,7 +48,7 @@ def plan_for_target(job: Job, target: str, *, cluster: Cluster | None, planned: 
     for open_job in narrowed(job, limits, cluster=cluster, whole_logits=bool(stack.logit_bytes)):
         made = _that_fits(open_job, target, cluster=cluster, planned=planned)
         if made.best is not None:
-            chosen = Chosen.of(made, path=FOR)
+            chosen = Chosen.of(made, path="--for")
             if not job.data.path:  # a question without rows: which, is asked where files are written
                 rows = job.data.model_copy(update={"path": [SourceSpec(path="rows.jsonl")]})
                 chosen = replace(chosen, job=chosen.job.model_copy(update={"data": rows}), steps=chosen.steps or 1)
