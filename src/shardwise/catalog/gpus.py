@@ -132,8 +132,7 @@ def _link(table: str, name: str) -> Link:
 
 def _normal(name: str) -> str:
     """A name without case, spaces, hyphens and vendor."""
-    squeezed = re.sub(r"[\s_\-]+", "", name.lower())
-    return re.sub(r"^(nvidia|amd|tesla|geforce|instinct|quadro)+", "", squeezed)
+    return re.sub(r"^(nvidia|amd|tesla|geforce|instinct|quadro)+", "", re.sub(r"[\s_\-]+", "", name.lower()))
 
 
 def find_gpu(name: str) -> KnownGpu:

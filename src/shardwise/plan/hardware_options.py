@@ -112,8 +112,7 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
 
 
 def _beats(other: _Fit, fit: _Fit) -> bool:
-    is_small = other.cluster.num_gpus <= fit.cluster.num_gpus
-    return is_small and other.usd < fit.usd and other.seconds < fit.seconds
+    return other.cluster.num_gpus <= fit.cluster.num_gpus and other.usd < fit.usd and other.seconds < fit.seconds
 
 
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:

@@ -42,9 +42,8 @@ def test_one_file_is_printed_alone_and_a_run_on_fewer_gpus_is_told_so(shardwise,
     assert said.err.splitlines()[-2:] == ["next:", "  torchrun --standalone --nproc-per-node 2 train.py"]
     fewer = ("--set", "hardware=8x L4", "--set", "goal=fewest-gpus", "--set", "layout=auto")
     said = shardwise("export", str(job), "--to", "torchrun", *fewer)
-    assert said.out.splitlines()[-1].endswith(
-        f"--nproc-per-node 1 -m shardwise train {job} --set goal=fewest-gpus --set layout=auto --set 'hardware=1x L4'"
-    )
+    sets = "--set goal=fewest-gpus --set layout=auto --set 'hardware=1x L4'"
+    assert said.out.splitlines()[-1].endswith(f"--nproc-per-node 1 -m shardwise train {job} {sets}")
 
 
 def test_a_plan_and_its_job_export_the_same_and_a_plan_holds_the_run_to_itself(shardwise, job, tmp_path) -> None:
@@ -99,17 +98,11 @@ def test_what_to_run_next_names_files_where_they_were_written(shardwise, job, tm
 def test_an_unknown_target_and_a_plan_that_is_not_trained_or_does_not_fit_are_refused(shardwise, job) -> None:
     for to, sets, words in (
         ("ray", (), "--to ray: there is no such target; write one of torchrun, slurm, kubernetes, skypilot, acc"),
-        (
-            "torchtitan",
-            ("method=lora",),
-            "{job}: method lora is not exported to torchtitan: its adapters are not PEFT's",
-        ),
+        ("torchtitan", ("method=lora",), f"{job}: method lora is not exported to torchtitan: its adapters are not"),
         ("slurm", ADAFACTOR, "optimizer adafactor is not trained with offload"),
         ("slurm", ("model=llama-3.1-70b",), "nothing fits, and so there is nothing to export; plan a smaller job"),
     ):
-        assert words.format(job=job) in shardwise.refused(
-            "export", job, "--to", to, *(word for one in sets for word in ("--set", one))
-        )
+        assert words in shardwise.refused("export", job, "--to", to, *(word for one in sets for word in ("--set", one)))
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -61,8 +61,7 @@ def test_half_the_gpus_that_are_as_fast_have_no_drawback():
     (half,) = plan("llama-3.1-8b", "4 x 8x B200", "method: lora\n").changes
     assert half.name == "half the GPUs (2 x 8x B200)" and half.drawback is None and "drawback" not in half.sentence
     small = plan("qwen2.5-0.5b", "2x RTX-4090", "data: {max_length: 256}\ntrain: {global_batch_size: 32}\n")
-    half = small.changes[-1]
-    assert half.sentence.endswith("; drawback: the run takes longer")
+    assert small.changes[-1].sentence.endswith("; drawback: the run takes longer")
 
 
 def test_what_if_has_a_row_for_each_change_and_says_why_one_has_none():

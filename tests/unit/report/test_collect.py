@@ -288,8 +288,7 @@ SPOILERS: list[Any] = [None, "x\ud800\x1b[31m<b>", -1, 2.5, 10**400, 1e308, True
 @pytest.mark.parametrize("name", [*(file for file in FILES if file != "metrics.jsonl"), "logs/outcome.json"])
 def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_path, name) -> None:
     run = finished_run(tmp_path / "run", num_steps=5)
-    whole = json.loads((run.root / name).read_text())
-    dice = random.Random(20_26)
+    whole, dice = json.loads((run.root / name).read_text()), random.Random(20_26)
     for _ in range(40):
         (run.root / name).write_text(json.dumps(spoiled(whole, dice, odd=SPOILERS)))
         write_report(collect(run), run)
@@ -345,8 +344,7 @@ def test_steps_that_float16_skipped_are_counted_with_the_last_scale(skipped, lef
     maker.num_steps = 8
     for step in range(1, 9):
         scale = 65536 / 2 ** sum(one < step for one in skipped)
-        scaled = {"loss_scale": scale, "skipped_step": step in skipped}
-        figures = {**record(step, job=maker.job), **scaled}
+        figures = {**record(step, job=maker.job), "loss_scale": scale, "skipped_step": step in skipped}
         append_line(maker.run.metrics, figures | ({"grad_norm": None} if step in skipped else {}))
     made = collect(maker.run)
     said = "3 of 8 steps were skipped, and count" if skipped else "none was skipped"

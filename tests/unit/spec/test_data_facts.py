@@ -31,8 +31,7 @@ def test_figures_are_those_of_numpy_and_each_row_is_in_the_bin_that_its_length_s
 
 
 def test_bins_are_few_and_shares_never_all_or_nothing_where_they_are_not() -> None:
-    narrow = RowLengths.of({20: 5, 25: 1}, max_length=64)
-    assert narrow.bins == [[19, 20, 5], [21, 22, 0], [23, 24, 0], [25, 26, 1]]
+    assert RowLengths.of({20: 5, 25: 1}, max_length=64).bins == [[19, 20, 5], [21, 22, 0], [23, 24, 0], [25, 26, 1]]
     wide = RowLengths.of({2: 1, 300_000: 1}, max_length=1000)
     assert len(wide.bins) <= MOST_BINS + 4
     assert [513, 1000, 0] in wide.bins and [1001, 1024, 0] in wide.bins

@@ -50,8 +50,7 @@ def evaluation_rows(documents: int, *, fraction: float, seed: int, sides: int = 
     count = documents // sides
     chosen = np.zeros(count, bool)
     if fraction and count:
-        wanted = max(1, round(fraction * count))
-        chosen[order.permutation(count, seed, order.EVALUATION)[:wanted]] = True
+        chosen[order.permutation(count, seed, order.EVALUATION)[: max(1, round(fraction * count))]] = True
     return chosen.repeat(sides)
 
 

@@ -139,8 +139,7 @@ def recognise(
     # Two columns are rather a question and its answer than plain text.
     if len(likely) > 1 and wanted == "auto":
         answer = next((name for name in likely if name.lower() in _ANSWERS), likely[1])
-        likely = [next(name for name in likely if name != answer), answer]
-        required = ("prompt", "completion")
+        likely, required = [next(name for name in likely if name != answer), answer], ("prompt", "completion")
         if {"instruction", "context"} <= set(columns):  # as Dolly's
             likely, required = ["context", answer], ("input", "output")
     example = "{" + ", ".join(f"{ours}: {theirs}" for ours, theirs in zip(required, likely, strict=False)) + "}"
@@ -160,8 +159,7 @@ def read_row(form: Format, row: Row, *, columnar: bool = False) -> AnyExample:
     for column in seen_columns(row):
         if row[column] not in (None, "", [], {}):
             raise RowError(f"has something in its column {column}; {TEXT_ALONE}")
-    missing = [column for column in form.required if column not in row]
-    if missing:
+    if any(column not in row for column in form.required):
         found = f"has the columns {', '.join(row)}"
         raise RowError(f"{found}; expected {' and '.join(form.required)}, as this file's other rows ({form.label})")
     bare = unfilled(row) if columnar else row
