@@ -18,8 +18,7 @@ TOLERANCE = 1e-5
 def apart(expected: torch.Tensor, found: torch.Tensor) -> float:
     """How far a tensor lies from another, relative to that one's norm: an adapter's B is next to
     nothing after a few steps, and as wrong as anything where it differs by a share of that."""
-    whole = float((expected.double() - found.double()).norm())
-    return whole / (float(expected.double().norm()) or 1.0)
+    return float((expected.double() - found.double()).norm()) / (float(expected.double().norm()) or 1.0)
 
 
 #: What rounding makes, in dozens of steps, of a weight that starts at zero and has no gradient.

@@ -122,5 +122,4 @@ def _blocks(stated: dict[str, Any]) -> tuple[int, tuple[list[int], int] | None]:
 def _near(kinds: list[Any], firsts: list[int]) -> list[int]:
     """The first blocks of the longest runs, so that some kind stands twice."""
     runs = [[index for index, _ in run] for _, run in groupby(enumerate(kinds), key=lambda pair: pair[1])]
-    rest = [index for run in runs for index in run if index not in firsts]
-    return rest[: LAYERS - len(firsts)]
+    return [index for run in runs for index in run if index not in firsts][: LAYERS - len(firsts)]

@@ -31,7 +31,7 @@ PRELOADED = {
     ),
     "torch": (
         *("ruamel.yaml", "shardwise.programs.rehearse", "shardwise.programs.worker"),
-        *("shardwise.programs.model_shape", "shardwise.programs.merge", "shardwise.programs.chat"),
+        *("shardwise.programs.model_shape", "shardwise.train.merging", "shardwise.train.chatting"),
         *("shardwise.programs.difference", "transformers.models.llama.modeling_llama", "transformers.optimization"),
         "peft.utils.transformers_weight_conversion",
     ),

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from shardwise.launch.follow import Notice, Phase, StepMetrics
     from shardwise.launch.nodes.meeting import Nodes
     from shardwise.launch.processes.data_preparation import ReportedError
-    from shardwise.plan import main_reason
     from shardwise.report.contents import Comparison, Report
     from shardwise.report.pages.render import report_templates
     from shardwise.report.parity import Agreement, Parity
@@ -75,7 +74,6 @@ NAMES = {
     "launch.follow": "Notice Phase StepMetrics",
     "launch.nodes.meeting": "Nodes",
     "launch.processes.data_preparation": "ReportedError",
-    "plan": "main_reason",
     "report.contents": "Comparison Report",
     "report.pages.render": "report_templates",
     "report.parity": "Agreement Parity",

@@ -29,9 +29,12 @@ CONTEXT_BYTES, _CONTEXT_BYTES_OF_HOPPER = 450 * MIB, 820 * MIB
 _RESERVED_BYTES, _RESERVED_SHARE = 380 * MIB, 0.006
 
 _HARDWARE = re.compile(
-    r"(?:(?P<first>\d+)\s*[x×*]\s*)?(?:(?P<second>\d+)\s*[x×*]\s*)?(?P<name>[a-z][^×*@]*|\d{3,}[a-z ]*(?:\s\d+ ?gb)?)",
+    r"(?:(?P<first>\d+)(?: ?nodes?)?\s*[x×*]\s*)?(?:(?P<second>\d+)(?:\s*[x×*]\s*|(?<!\d{4})\s+(?=[a-wyz])))?"
+    r"(?P<name>[a-z][^×*@]*|\d{3,}[a-z ]*(?:\s\d+ ?gb)?)",
     re.IGNORECASE,
 )
+#: `H100 x8`: the number behind the name.
+_BEHIND = re.compile(r"^((?:[a-z]|\d{3}).*?)\s*[x×*]\s*(\d{1,2})$", re.IGNORECASE)
 #: The link between machines, as it is stated: of each machine, which its GPUs share.
 _STATED_LINK = re.compile(r"(.*?)\s*@\s*(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|Gbit/s|GB/s)\s*", re.IGNORECASE)
 #: What may stand before a GPU's number and be left out.
@@ -129,8 +132,7 @@ def _link(table: str, name: str) -> Link:
 
 def _normal(name: str) -> str:
     """A name without case, spaces, hyphens and vendor."""
-    squeezed = re.sub(r"[\s_\-]+", "", name.lower())
-    return re.sub(r"^(nvidia|amd|tesla|geforce|instinct|quadro)+", "", squeezed)
+    return re.sub(r"^(nvidia|amd|tesla|geforce|instinct|quadro)+", "", re.sub(r"[\s_\-]+", "", name.lower()))
 
 
 def find_gpu(name: str) -> KnownGpu:
@@ -192,8 +194,8 @@ def parse_hardware(text: str) -> Cluster:
             "machine, or name one"
         )
     stated = _STATED_LINK.fullmatch(text)
-    match = _HARDWARE.fullmatch((stated.group(1) if stated else text).strip())
-    if match is None and (memory := _MEMORY.fullmatch(text.strip())):
+    match = _HARDWARE.fullmatch(_BEHIND.sub(r"\2x \1", (stated.group(1) if stated else text).strip()))
+    if memory := _MEMORY.fullmatch(text.strip()):
         which = f"which is memory and not the name of a GPU{_with_memory(int(memory.group(1)))}"
         raise HardwareError(f"{said}, {which}; name one, such as '1x RTX-4090', or let all be compared: any")
     if match is None:

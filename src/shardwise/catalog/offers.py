@@ -53,8 +53,7 @@ def offered_hardware(*, most: int) -> list[list[Cluster]]:
     """The sizes of every NVIDIA GPU that some provider rents out, the smallest first; at most
     `most` GPUs. Training finds GPUs with nvidia-smi: AMD's are planned for where they are named."""
     kinds = (known for known in known_gpus().values() if not known.gpu.name.startswith("MI"))
-    every = (offered_sizes(known, most=most) for known in kinds)
-    return [sizes for sizes in every if sizes]
+    return [sizes for sizes in (offered_sizes(known, most=most) for known in kinds) if sizes]
 
 
 def machine_sizes(name: str) -> list[int]:

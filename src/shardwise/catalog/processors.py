@@ -66,8 +66,7 @@ def _group_memory_left() -> int:
     for limit_file, used_file in pairs:
         limit, used = _lines(limit_file)[:1], _lines(used_file)[:1]
         if limit and limit[0].strip().isdigit():
-            taken = int(used[0]) if used and used[0].strip().isdigit() else 0
-            return max(0, int(limit[0]) - taken)
+            return max(0, int(limit[0]) - (int(used[0]) if used and used[0].strip().isdigit() else 0))
     return _UNLIMITED
 
 

@@ -1,5 +1,6 @@
 """`shardwise init`: five questions, and a job file with comments."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +34,7 @@ def init(
     Exits 2: bad input, or there is no terminal to ask on.
     """
     from shardwise.spec.job.file import parse_job
+    from shardwise.spec.run import write_text
 
     if recipe == "list":
         for name, text in api.recipes().items():
@@ -56,10 +58,10 @@ def init(
     if wrong:
         raise InputError(*wrong)
     try:
-        job.write_text(text, encoding="utf-8")
+        write_text(job, text)
     except OSError as error:
         raise InputError(f"{job} cannot be written: {error.strerror}; name another file") from None
-    typer.echo(f"wrote {job}; next: shardwise plan {job}")
+    typer.echo(f"wrote {job}; next: shardwise plan {shlex.quote(str(job))}")
     for path in (one.path for one in made.data.path if Path(one.path).suffix and not Path(one.path).exists()):
         typer.echo(f"note: {path} is not here yet; put your rows there, or name others as data.path in {job}")
 

@@ -1,5 +1,6 @@
 """`shardwise merge`: an adapter into its base model; `shardwise chat`: talk to a model."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,7 +50,7 @@ def merged_lines(made: dict[str, Any], run_dir: Path) -> list[str]:
     if double is not None:
         lines.append(f"  the adapter's updates are large, and float32 rounds so much; in float64 it is {double:.1e}")
     if Path(folder) == run_dir / "merged":
-        lines.append(f"ask it: shardwise chat {run_dir} --merged")
+        lines.append(f"ask it: shardwise chat {shlex.quote(str(run_dir))} --merged")
     elsewhere = api.model_lines(folder, dtype=made["dtype"], stops=made.get("stops", []))
     return [*lines, "elsewhere:", *elsewhere, *api.publishing(Path(folder))]
 

@@ -119,11 +119,12 @@ _ALWAYS = (
     *("times of CPU processes are nominal", "WARNING", "PLANNED, NOT TRAINED"),
     *("rehearsed", "not rehearsed", "layout takes "),
 )
+_BUT_SAID = re.compile("packing makes|padding of weight zero")
 
 
 def _first_reasons(reasons: Sequence[str]) -> list[str]:
     must = [one for one in reasons if one.startswith(_ALWAYS)]
-    rest = [one for one in reasons if not one.startswith((*_ALWAYS, *_ELSEWHERE)) or "packing makes" in one]
+    rest = [one for one in reasons if not one.startswith((*_ALWAYS, *_ELSEWHERE)) or _BUT_SAID.search(one)]
     kept = {*must, *rest[: max(0, MAX_REASONS - len(must))]}
     return [one for one in reasons if one in kept]
 
@@ -265,7 +266,7 @@ def _groups_rejected(plan: Plan, *, width: int) -> list[str]:
         if decided := re.match(r"needs .*, at most (\S+ \S+) of \S+ \S+ at ", one.reason):
             short = f"up to {decided.group(1)}"
         elif one.reason.endswith(" is simpler"):
-            short = "as fast, not as simple"
+            short += ", not as simple"
         groups[kind].setdefault(one.strategy, short)
     return [_listed(kind, group, width=width) for kind, group in groups.items() if group]
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from shardwise import api
 from shardwise.cli.console import AsJson, RunDir, figures_table, make_console, print_json
+from shardwise.errors import RunDirectoryError
 
 
 def report(
@@ -21,6 +22,10 @@ def report(
     made = api.report(run_dir)
     if as_json:
         print_json(made.to_json())
+    elif lacks := [gap.reason for gap in made.gaps if gap.file == "report.html"]:
+        if html:
+            raise RunDirectoryError(lacks[0])
+        print_report(made, make_console())
     elif html:
         typer.echo(str(run_dir / "report.html"))
     else:

@@ -82,7 +82,7 @@ def closing_lines(result: api.TrainResult) -> list[str]:
         f"  metrics  {run.metrics}",
         f"  logs     {run.logs}",
         "next:",
-        *(f"  shardwise {verb} {run.root}" for verb in ("report", "chat", "merge")[: 3 if adapter else 2]),
+        *(f"  shardwise {verb} {run.typed}" for verb in ("report", "chat", "merge")[: 3 if adapter else 2]),
         f"  in Python: {load}",
         "elsewhere:",
         *api.usage(run),

@@ -200,6 +200,5 @@ class Batcher:
 
     def _length(self, samples: Ids) -> int:
         """The longest sample of the micro-step on any rank, rounded up."""
-        longest = int(self.data.lengths[samples].max(initial=1))
-        length = padded_length(longest, max_length=self.data.max_length)
+        length = padded_length(int(self.data.lengths[samples].max(initial=1)), max_length=self.data.max_length)
         return -(-length // self.length_multiple) * self.length_multiple

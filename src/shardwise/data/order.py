@@ -84,8 +84,7 @@ def pack(lengths: npt.NDArray[np.int32], *, capacity: int) -> tuple[Ids, Ids]:
     rank[np.argsort(first, kind="stable")] = np.arange(len(first))
     packs = rank[packs]
     documents = np.argsort(packs, kind="stable")
-    counts = np.bincount(packs, minlength=len(first))
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64), documents
+    return np.concatenate(([0], np.cumsum(np.bincount(packs, minlength=len(first))))).astype(np.int64), documents
 
 
 def _best_fit(lengths: npt.NDArray[np.int32], capacity: int) -> Ids:

@@ -107,8 +107,7 @@ class PreparedData:
     @property
     def longest_document(self) -> int:
         """Tokens of the longest document; of rows that are not packed, of the longest row."""
-        lengths = np.diff(self.arrays["offsets"]) if self.packed else self.lengths
-        return int(lengths.max(initial=0))
+        return int((np.diff(self.arrays["offsets"]) if self.packed else self.lengths).max(initial=0))
 
     def documents(self, sample: int) -> Ints:
         """Numbers of the documents in a sample."""
@@ -141,8 +140,7 @@ class PreparedData:
 
     def is_good(self, samples: Ints) -> npt.NDArray[np.bool_]:
         """Of samples of one labelled document each, whether it is a good answer."""
-        documents = self.arrays["sample_docs"][self.arrays["sample_offsets"][samples]]
-        return self.arrays["doc_label"][documents]
+        return self.arrays["doc_label"][self.arrays["sample_docs"][self.arrays["sample_offsets"][samples]]]
 
     def chosen_tokens(self, samples: Ints, *, prompts: bool) -> int:
         """Labels that count of chosen sides; with `prompts` all tokens behind another."""

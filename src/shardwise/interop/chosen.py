@@ -50,7 +50,8 @@ class Exported:
 class Chosen:
     """The chosen candidate of a plan, with its job. `path`: as the user named it; `cluster`: one
     node or part of it, or whole nodes; `leaves_some`: the job's hardware has more GPUs; `seconds`,
-    `steps`: of the run, where known; `host_bytes`: what a rank puts into the host's memory."""
+    `steps`: of the run, where known; `host_bytes`: what a rank puts into the host's memory; `sets`:
+    what `--set` says beside the file."""
 
     path: str
     job: Job
@@ -60,6 +61,7 @@ class Chosen:
     seconds: float | None = None
     steps: int | None = None
     host_bytes: int = 0
+    sets: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, plan: Plan, *, path: str) -> Self:
@@ -141,8 +143,10 @@ class Chosen:
     @property
     def train(self) -> str:
         """The arguments of the program that trains it, with the GPUs that the layout takes."""
-        stated = ["--set", f"hardware={self.cluster.name}"] if self.leaves_some else []
-        return shlex.join(["train", self.path, *stated])
+        sets = self.sets
+        if self.leaves_some:
+            sets = (*(one for one in sets if not one.startswith("hardware=")), f"hardware={self.cluster.name}")
+        return shlex.join(["train", self.path, *(word for one in sets for word in ("--set", one))])
 
     def torchrun(self, script: str, *, rank: str = "0", address: str = "") -> str:
         """The line that starts a script or `-m module` on one machine. `rank`, `address`: of this

@@ -121,8 +121,7 @@ def _time(failure: dict[str, Any]) -> float:
 def _written(run: RunDirectory, failure: dict[str, Any]) -> ShardwiseError:
     message = str(failure.get("message", "")).strip()
     if failure.get("input_error") is True:
-        refused = failure.get("error") == UnsupportedError.__name__
-        return UnsupportedError(message) if refused else InputError(message)
+        return UnsupportedError(message) if failure.get("error") == UnsupportedError.__name__ else InputError(message)
     rank = int(failure["rank"])
     kind = failure.get("error", "an error")
     cause = message if kind == OUT_OF_MEMORY else f"{kind}: {message}"

@@ -76,16 +76,14 @@ def _is_layout(name: str) -> bool:
 
 def fewest(name: str) -> int:
     """The fewest processes that make a layout what it is."""
-    least = 2 if name == DEALT else 1
-    return max(least, prod(_FEWEST.get(way, 2) for way in name.split("+")))
+    return max(2 if name == DEALT else 1, prod(_FEWEST.get(way, 2) for way in name.split("+")))
 
 
 def layout_of(name: str, size: int) -> Layout:
     """The layout of a name on so many processes. Raises ValueError: they do not divide into it."""
     ways = name.split("+")
     if DEALT in ways:
-        rest = [way for way in ways if way != DEALT]
-        return replace(layout_of("+".join(rest) or "fsdp", size), ep=2)
+        return replace(layout_of("+".join([way for way in ways if way != DEALT]) or "fsdp", size), ep=2)
     staging = next((way for way in ways if way in STAGINGS), None)
     if len(ways) == 1:
         if staging is not None:

@@ -28,6 +28,8 @@ def locked(run: RunDirectory, *, say: Say = lambda _: None) -> Generator[int]:
         raise RunDirectoryError(f"output_dir {run.root} cannot be used: {error.strerror}; name another") from None
     try:
         _hold(descriptor, run=run, say=say)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
     except BlockingIOError:
         holder = _holder(descriptor)
         os.close(descriptor)
@@ -36,11 +38,9 @@ def locked(run: RunDirectory, *, say: Say = lambda _: None) -> Generator[int]:
         raise RunDirectoryError(message) from None
     except OSError as error:
         os.close(descriptor)
-        message = f"{run.root} cannot be locked: {error.strerror}; choose an output_dir on a disk with file locks"
+        message = f"{run.root} cannot be locked: {error.strerror}; choose an output_dir on a disk with locks and room"
         raise RunDirectoryError(message) from None
     try:
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
         yield descriptor
     finally:
         os.close(descriptor)

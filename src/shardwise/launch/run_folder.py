@@ -74,8 +74,7 @@ def _check_length(run: RunDirectory, train: TrainSpec) -> None:
 
 
 def _has_trained(run: RunDirectory) -> bool:
-    recorded = run.metrics.is_file() and run.metrics.stat().st_size > 0
-    return recorded or run.final.exists() or bool(run.checkpoints())
+    return (run.metrics.is_file() and run.metrics.stat().st_size > 0) or run.final.exists() or bool(run.checkpoints())
 
 
 def _check_empty(run: RunDirectory) -> None:
@@ -95,8 +94,7 @@ def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, A
         return (name, cast(Any, before), now)
     old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
     below = ((key, f"{name}.{key}" if name else key) for key in {**new, **old})
-    found = (first_difference(old.get(key), new.get(key), whole) for key, whole in below)
-    return next(filter(None, found), None)
+    return next(filter(None, (first_difference(old.get(key), new.get(key), whole) for key, whole in below)), None)
 
 
 def _resolved(job: Job, plan: Plan) -> dict[str, Any]:

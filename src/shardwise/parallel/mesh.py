@@ -51,8 +51,7 @@ class Pipes:
 
     def group(self, *, forward: bool, stage: int) -> dist.ProcessGroup:
         """The group for what a stage sends to the next one (forward), or to the one before."""
-        around = (stage + 1 if forward else stage) % len(self.ranks) == 0
-        return self.groups[forward, around]
+        return self.groups[forward, (stage + 1 if forward else stage) % len(self.ranks) == 0]
 
 
 @dataclass(frozen=True, kw_only=True)

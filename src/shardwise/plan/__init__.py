@@ -3,7 +3,7 @@
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.answer import make_plan
-from shardwise.plan.explain import main_reason, timeline_of_plan
+from shardwise.plan.explain import timeline_of_plan
 from shardwise.plan.generation import plan_generation
 from shardwise.plan.hardware_options import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list
 from shardwise.plan.on_stack import on_stack

@@ -84,8 +84,7 @@ def answer(question: Question, *, asks_what_if: bool = False) -> Plan:
         for one in best_first(fitting)
     ]
     made = _plan(question, first_of_all, [replace(first, reasons=reasons), *others])
-    asked = what_if(of_part, first) if asks_what_if else ()
-    return replace(made, changes=helpful(of_part, first), what_if=asked)
+    return replace(made, changes=helpful(of_part, first), what_if=what_if(of_part, first) if asks_what_if else ())
 
 
 def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, advice: tuple[str, ...] = ()) -> Plan:

@@ -30,6 +30,7 @@ _LONG = 2048
 #: A larger rank of adapters that is asked about.
 _LARGE_RANK = 64
 
+_LONGER = "the run takes longer"
 _DRAWBACKS = {
     "adamw_8bit": "it rounds the moments of the weights to 8 bits",
     "bf16": "without float32 masters small updates are rounded away, and that cannot be undone",
@@ -58,7 +59,9 @@ def helpful(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
         best = _planned(tried, limit=_most_seconds(tried, first, least=least))
         if best is None or not _is_better(tried, best, first, least=least):
             continue
-        found.append(_change(tried, best, first))
+        is_slower = best.time.step_seconds > 1.01 * first.time.step_seconds
+        drawback = tried.drawback if is_slower or tried.drawback != _LONGER else None
+        found.append(_change(replace(tried, drawback=drawback), best, first))
         if tried.saves == "step":  # another way to the same must be as much better again
             least = best.time.step_seconds
     return tuple(found)
@@ -134,7 +137,7 @@ def _other_counts(question: Question) -> Iterator[_Tried]:
     """Half the GPUs, and twice as many of them."""
     cluster = question.cluster
     if cluster.num_gpus % 2 == 0:
-        yield _on(question, cluster.part(cluster.num_gpus // 2), "half the GPUs", "the run takes longer")
+        yield _on(question, cluster.part(cluster.num_gpus // 2), "half the GPUs", _LONGER)
     if cluster.num_nodes == 1 and 2 * cluster.num_gpus in machine_sizes(cluster.gpu.name):
         twice = replace(cluster, node=replace(cluster.node, num_gpus=2 * cluster.num_gpus))
         yield _on(question, twice, "twice as many GPUs", "an hour costs twice as much")

@@ -112,8 +112,7 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
 
 
 def _beats(other: _Fit, fit: _Fit) -> bool:
-    is_small = other.cluster.num_gpus <= fit.cluster.num_gpus
-    return is_small and other.usd < fit.usd and other.seconds < fit.seconds
+    return other.cluster.num_gpus <= fit.cluster.num_gpus and other.usd < fit.usd and other.seconds < fit.seconds
 
 
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
@@ -156,8 +155,9 @@ def best_of_catalogue(
 def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], known: Known = (None, None)) -> Plan:
     """The plan on the best of some alternatives, each whole. Raises UnsupportedError: none."""
     comparison = _Comparison(job, model, clusters, known=known)
-    for cluster in clusters:
-        comparison.try_on(cluster, explain=True)
+    for comparison.offloads in (False, True):  # the host's memory where nothing fits without
+        for cluster in () if comparison.fits else clusters:
+            comparison.try_on(cluster, explain=True)
     fits, best = comparison.fits, _bests(comparison.fits, alike={})
     return comparison.plan(shown=fits if len(fits) <= SHOWN else _worth_showing(fits, best), best=best)
 
@@ -196,7 +196,7 @@ class _Comparison:
         self, job: Job, model: ModelShape, among: Sequence[Cluster], *, known: Known, rented: bool = False
     ) -> None:
         self.fits: list[_Fit] = []
-        self.rented = rented
+        self.rented, self.offloads = rented, False
         self._job, self._model, self._among, (rows, lengths) = job, model, among, known
         job = job.model_copy(update={"goal": "fastest"})
         question = ask(job, model=model, cluster=among[0], num_rows=rows, lengths=lengths)
@@ -221,7 +221,8 @@ class _Comparison:
 
     def try_on(self, cluster: Cluster, *, explain: bool = False) -> None:
         """Looks for the best execution on some hardware; `explain` says in full why none is."""
-        if cluster.name in self._passed or any(fit.cluster.name == cluster.name for fit in self.fits):
+        tried = [fit.cluster.name for fit in self.fits] + [*self._passed] * (not self.offloads)
+        if cluster.name in tried:
             return
         try:
             found = best_alone(self._on(cluster))
@@ -229,6 +230,7 @@ class _Comparison:
             self._passed[cluster.name] = False, str(error)
             return
         if found is not None:
+            self._passed.pop(cluster.name, None)
             start_up = start_up_seconds(self._question, found) if self.rented else 0.0
             least = 60 * self._job.rent.minimum_minutes if self.rented else 0.0
             self.fits.append(_Fit(cluster=cluster, candidate=found, start_up=start_up, least=least))
@@ -240,7 +242,7 @@ class _Comparison:
     def _on(self, cluster: Cluster) -> Question:
         """With offload where that is stated or people own the cards: else there are larger ones."""
         question = on_hardware(self._question, cluster)
-        if self._job.train.offload != "auto" or (_is_owned(cluster) and self.rented):
+        if self._job.train.offload != "auto" or self.offloads or (_is_owned(cluster) and self.rented):
             return question
         return replace(question, job=changed(question.job, "train", offload="none"))
 

@@ -119,6 +119,8 @@ class SourceFacts:
         yield from (f"{rows:,} rows: {note}" for note, rows in sorted(self.notes.items()))
         unread = {"columns": self.ignored_columns, "keys of messages": self.ignored_keys}
         yield from (f"{what} that are not read: {', '.join(names)}" for what, names in unread.items() if names)
+        if self.format == "prompt_completion" and "label" in self.ignored_columns:
+            yield "all completions are trained alike: which are good, label says under objective: kto alone"
         if self.num_ignored_files:
             yield f"other files, which are not read: {self.num_ignored_files}"
 
@@ -237,7 +239,7 @@ class DataFacts:
             looked_at = f", of {self.sampled:,} rows that were looked at" if self.sampled else ""
             yield "lengths", f"{spread}; mean {known.mean:,.0f}{looked_at}"
             yield "max_length", self.over(known)
-        if self.template_from is not None:
+        if self.template_from is not None and any(source.format for source in part.sources):
             yield "template", _TEMPLATES.get(self.template_from, f"{self.template_from} (data.chat_template)")
         if self.ends is not None:
             yield "ends in", self.ends.sentence

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
 import uuid
 from collections.abc import Iterator
@@ -114,6 +115,11 @@ class RunDirectory:
     outcome = _File("logs/outcome.json")
 
     @property
+    def typed(self) -> str:
+        """The folder as one word of a shell."""
+        return shlex.quote(str(self.root))
+
+    @property
     def last_written(self) -> float:
         """When something of its progress was last written, in seconds since 1970; 0: never."""
         files = (self.metrics, self.events, self.plan)
@@ -155,7 +161,7 @@ class RunDirectory:
 def write_text(path: Path, text: str) -> None:
     """Writes a file atomically: readers, and a power cut, find the old one or the new one whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}"
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)

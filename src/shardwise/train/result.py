@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -90,6 +91,7 @@ def run_program(action: Callable[..., None]) -> None:
     """Runs a program with arguments from its command line's JSON; prints user errors to stderr."""
     from transformers.utils import logging as theirs
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # What the libraries deprecate or miss between themselves is not for the user of a model.
     warnings.simplefilter("ignore")
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -218,8 +218,7 @@ def _as_in_papers(built: Build) -> tuple[list[float], list[float]]:
 
 def _log(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     """log p of each token but the first."""
-    logits = model(input_ids=tokens).logits[0, :-1].log_softmax(-1)
-    return logits.gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
+    return model(input_ids=tokens).logits[0, :-1].log_softmax(-1).gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
 
 
 @pytest.mark.slow
@@ -254,8 +253,7 @@ def test_a_run_goes_on_under_another_layout_with_the_same_reference(ask, single,
     found = read_metrics(run)
     assert [one["step"] for one in found] == [1, 2, 3, 4]
     assert found[2]["rewards/margins"] != 0
-    folder = Path(json.loads(run.data.read_text())["train"]["folder"])
-    assert len([*folder.glob("reference-*.bin")]) == 1
+    assert len([*Path(json.loads(run.data.read_text())["train"]["folder"]).glob("reference-*.bin")]) == 1
     assert expected.metrics[0]["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)
 
 

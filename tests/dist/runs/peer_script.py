@@ -48,8 +48,7 @@ class Steps:
         for step in range(self.settings["max_steps"]):
             rows = self.rows[step * size : (step + 1) * size]
             blocks = [rows[start : start + micro] for start in range(0, size, micro)]
-            trained = sum(label != IGNORED for row in rows for label in row["labels"])
-            yield trained, blocks[rank::ranks]
+            yield sum(label != IGNORED for row in rows for label in row["labels"]), blocks[rank::ranks]
 
 
 def note(settings: dict[str, Any], loss: torch.Tensor, trained: int) -> None:

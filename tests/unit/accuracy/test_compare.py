@@ -60,8 +60,7 @@ def test_rows_are_compared_or_counted_with_a_reason_and_none_is_lost():
 
 def test_other_tools_formulas_give_what_their_pages_give():
     case = case_of(row(shard_strategy="none", n_gpus="1"))
-    parameters = case.model.num_parameters
-    found = estimates(case)
+    parameters, found = case.model.num_parameters, estimates(case)
     assert set(found) == {rival.name for rival in RIVALS}
     assert found["accelerate estimate-memory"] == 8 * parameters
     assert found["DeepSpeed ZeRO estimators"] == 20 * parameters

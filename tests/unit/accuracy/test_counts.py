@@ -34,8 +34,7 @@ class Case(NamedTuple):
 
 
 def _of_a_run(one: Compared) -> Case:
-    seen = one.measured
-    cluster = parse_hardware(f"cpu:{one.cell.processes}")
+    seen, cluster = one.measured, parse_hardware(f"cpu:{one.cell.processes}")
     question = ask(one.job, model=one.model, cluster=cluster, lengths=seen.lengths)
 
     def left(forecast: MemoryForecast) -> bool:

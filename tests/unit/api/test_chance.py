@@ -45,9 +45,7 @@ def test_a_screen_takes_of_the_chance_and_not_of_what_fits() -> None:
     desk, rack = (api.plan(overrides=[*job, f"hardware=1x {name}"]) for name in ("RTX-4090", "L4"))
     assert "for a screen, if the card drives one; what would narrow" in desk.chance.sentence
     assert "screen" not in rack.chance.sentence
-    room = desk.best.memory.capacity_bytes
-    errors = errors_of(OWN, desk.best.execution.layout)
-    held = desk.best.memory.peak_reserved_bytes
-    share = errors.chance_below((room - desk.chance.screen_bytes) / held)
+    room, errors = desk.best.memory.capacity_bytes, errors_of(OWN, desk.best.execution.layout)
+    share = errors.chance_below((room - desk.chance.screen_bytes) / desk.best.memory.peak_reserved_bytes)
     assert desk.chance.in_100 == min(99, int(100 * share))
     assert room > 23 * 2**30, "what fits has all of the card"

@@ -125,8 +125,7 @@ def test_a_file_that_comes_into_a_folder_and_a_template_that_changes_are_noticed
 
 def test_what_was_prepared_is_what_train_reads_and_a_lost_cache_is_made_again(asked, tmp_path, capsys) -> None:
     path = asked()
-    facts = api.data(path).facts
-    run = RunDirectory(tmp_path / "other")
+    facts, run = api.data(path).facts, RunDirectory(tmp_path / "other")
     write_json(run.resolved, read_job(path).to_json())
     data_json = prepare(run)
     assert "the data was prepared before" in capsys.readouterr().err
@@ -170,8 +169,7 @@ def test_a_plan_knows_steps_and_lengths_once_rows_were_counted(asked: JobMaker, 
 )
 def test_a_plan_with_other_keys_reckons_from_lengths_what_preparation_then_counts(asked, data) -> None:
     api.data(asked())
-    reckoned = api.plan(asked(**data)).data
-    counted = api.data(asked(**data)).facts
+    reckoned, counted = api.plan(asked(**data)).data, api.data(asked(**data)).facts
     assert counted.train.num_trained_tokens is not None, "it was prepared"
     assert api.plan(asked(**data)).data == counted
     assert reckoned.lengths == counted.lengths

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +125,11 @@ def test_what_is_to_be_done_before_publishing_is_said(tmp_path) -> None:
         "  may the data be published? A model can be made to recite it",
     ]
     assert api.usage(run)[0].startswith("  vllm serve m --enable-lora --lora-modules mine=")
+
+
+@pytest.mark.parametrize("program", ["chat", "merge"])
+def test_ctrl_c_while_torch_is_imported_says_nothing(program, tmp_path):
+    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment, command = {**os.environ, "PYTHONPATH": str(tmp_path)}, f"shardwise.programs.{program}"
+    done = subprocess.run([sys.executable, "-m", command, "{}"], env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (-2, b"")

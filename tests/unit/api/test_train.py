@@ -284,8 +284,7 @@ def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
 def test_a_rank_whose_variables_are_left_over_says_within_seconds_for_whom_it_waits(rank, whom, make, job) -> None:
     left_over = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost"}
     environment = {**os.environ, **left_over, "MASTER_PORT": "29511", "COLUMNS": "1000"}
-    argv = [sys.executable, "-m", "shardwise", "train", str(job())]
-    began = time.monotonic()
+    argv, began = [sys.executable, "-m", "shardwise", "train", str(job())], time.monotonic()
     started = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         said = next(line for line in started.stdout if "waits for" in line)
@@ -302,8 +301,7 @@ def test_a_rank_whose_variables_are_left_over_says_within_seconds_for_whom_it_wa
 @pytest.mark.slow
 @pytest.mark.dist
 def test_under_torchrun_each_rank_becomes_a_worker_after_the_first_has_prepared(make, job, tmp_path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    done = torchrun(job(), "fake_prepare")
+    run, done = RunDirectory(tmp_path / "run"), torchrun(job(), "fake_prepare")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("counting rows") == 1
     assert json.loads((run.logs / "outcome.json").read_text())["outcome"] == "finished"

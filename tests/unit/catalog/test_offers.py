@@ -84,8 +84,7 @@ def test_every_list_says_when_it_was_written_and_every_price_is_of_a_known_gpu(p
 
 
 def test_typical_prices_are_medians_of_providers_and_cited_for_what_was_asked() -> None:
-    price = price_of("H100-NVL")  # three providers, one of them with two clouds, and a marketplace
-    assert price == Price(lowest=1.99, highest=6.98, typical=2.92, providers=3)
+    assert price_of("H100-NVL") == Price(lowest=1.99, highest=6.98, typical=2.92, providers=3)
     gpu = find_gpu("H100-NVL").gpu
     assert (gpu.usd_per_hour, gpu.typical_usd_per_hour) == ((1.99, 6.98), 2.92)
     # Of a provider in two lists the first counts.

@@ -91,3 +91,7 @@ def test_the_report_says_what_was_counted_in_its_terminal_its_json_and_its_page(
     assert "Rows by tokens" in page.words and "longer than max_length, 300" in page.words
     assert page.words.count("rows.jsonl:2") == 1, "examples are shown once"
     assert DataFacts.read(read_json(run.report_json)["rows"]) == DataFacts.read(facts)
+    run.report_html.unlink()
+    run.report_html.mkdir()  # nobody can write a file there
+    said = shardwise("report", run.root).out + shardwise.refused("report", run.root, "--html")
+    assert " ".join(said.split()).count("the report cannot be written: Is a directory") == 2 and "page:" not in said

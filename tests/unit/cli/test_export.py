@@ -42,7 +42,8 @@ def test_one_file_is_printed_alone_and_a_run_on_fewer_gpus_is_told_so(shardwise,
     assert said.err.splitlines()[-2:] == ["next:", "  torchrun --standalone --nproc-per-node 2 train.py"]
     fewer = ("--set", "hardware=8x L4", "--set", "goal=fewest-gpus", "--set", "layout=auto")
     said = shardwise("export", str(job), "--to", "torchrun", *fewer)
-    assert said.out.splitlines()[-1].endswith(f"--nproc-per-node 1 -m shardwise train {job} --set 'hardware=1x L4'")
+    sets = "--set goal=fewest-gpus --set layout=auto --set 'hardware=1x L4'"
+    assert said.out.splitlines()[-1].endswith(f"--nproc-per-node 1 -m shardwise train {job} {sets}")
 
 
 def test_a_plan_and_its_job_export_the_same_and_a_plan_holds_the_run_to_itself(shardwise, job, tmp_path) -> None:
@@ -97,6 +98,7 @@ def test_what_to_run_next_names_files_where_they_were_written(shardwise, job, tm
 def test_an_unknown_target_and_a_plan_that_is_not_trained_or_does_not_fit_are_refused(shardwise, job) -> None:
     for to, sets, words in (
         ("ray", (), "--to ray: there is no such target; write one of torchrun, slurm, kubernetes, skypilot, acc"),
+        ("torchtitan", ("method=lora",), f"{job}: method lora is not exported to torchtitan: its adapters are not"),
         ("slurm", ADAFACTOR, "optimizer adafactor is not trained with offload"),
         ("slurm", ("model=llama-3.1-70b",), "nothing fits, and so there is nothing to export; plan a smaller job"),
     ):
@@ -136,11 +138,11 @@ def test_where_there_is_no_gpu_what_can_be_rented_is_compared(kind, hardware, tm
 
 
 def test_options_answer_and_comments_stay(tmp_path: Path, shardwise) -> None:
-    file = tmp_path / "job.yaml"
+    file = tmp_path / "my job.yaml"
     options = ("--model", "llama-3.2-1b", "--data", "my chats.jsonl", "--hardware", "2 x 8x H100-SXM")
     said = shardwise("init", file, *options, "--goal", "cheapest", "--yes").out
     lacks = "my chats.jsonl is not here yet; put your rows there, or name others as data.path in"
-    assert said == f"wrote {file}; next: shardwise plan {file}\nnote: {lacks} {file}\n"
+    assert said == f"wrote {file}; next: shardwise plan '{file}'\nnote: {lacks} {file}\n"
     job, text = read_job(file), file.read_text()
     assert (job.model, job.hardware, job.goal) == ("llama-3.2-1b", "2 x 8x H100-SXM", "cheapest")
     assert job.data.path[0].path == "my chats.jsonl"

@@ -233,8 +233,7 @@ def test_a_weight_says_how_often_rows_are_shown_in_each_epoch_and_in_the_long_ru
 @given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=200), spare=st.integers(0, 60))
 @settings(max_examples=200)
 def test_every_document_stands_once_and_no_pack_is_overfull(lengths: list[int], spare: int) -> None:
-    capacity = max(lengths) + spare
-    sizes = np.array(lengths, np.int32)
+    capacity, sizes = max(lengths) + spare, np.array(lengths, np.int32)
     offsets, documents = pack(sizes, capacity=capacity)
     assert sorted(documents.tolist()) == list(range(len(lengths)))
     packs = [documents[start:stop] for start, stop in pairwise(offsets)]

@@ -77,7 +77,13 @@ def test_unknown_columns_are_named_with_all_that_would_be_read() -> None:
     assert all(column in str(caught.value) for form in FORMATS for column in form.required)
     said = r"expected question and answer \(format: question_answer\). .* data.columns .*, as {question: text}"
     must_refuse(RowError, said, recognise, ["text"], wanted="question_answer")
-    for columns, example in ((["q", "a", "id"], "{prompt: q, completion: a}"), (["id", "body"], "{text: body}")):
+    examples = {
+        ("q", "a", "id"): "{prompt: q, completion: a}",
+        ("id", "body"): "{text: body}",
+        ("problem", "level", "solution"): "{prompt: problem, completion: solution}",
+        ("instruction", "context", "response", "category"): "{input: context, output: response}",
+    }
+    for columns, example in examples.items():
         said = f"Say in data.columns what its columns are, as {example}"
         assert said_by(RowError, recognise, columns).endswith(said)
     said = said_by(RowError, recognise, ["q", "a", "id"], renames={"prompt": "q", "completion": "b"})

@@ -104,6 +104,7 @@ def _whole_files(folder: Path) -> dict[str, str]:
     (folder / "loop.jsonl").symlink_to(folder / "loop.jsonl")
     return {
         "absent.jsonl": "there is no such file or folder",
+        "*.jsonl": "there is no such file or folder, and patterns are not read: name the folder, or a list of files",
         "empty": "is a folder without rows; expected files that end in .jsonl",
         "photos": "is a folder without rows",
         "rows.doc": "is of an unknown kind; expected a name that ends in .jsonl",
@@ -185,8 +186,7 @@ def test_a_hostile_template_ends_in_a_sentence_within_its_limits(tmp_path: Path,
     (tmp_path / "template.jinja").write_text(template)
     path = write_jsonl(tmp_path / "rows.jsonl", [{"question": "q", "answer": "a"}] * 3)
     data = {"path": str(path), "chat_template": str(tmp_path / "template.jinja")}
-    started = time.monotonic()
-    places = {"data.chat_template": "job.yaml:9"}
+    started, places = time.monotonic(), {"data.chat_template": "job.yaml:9"}
     said = str(refused(tmp_path / "run", model=plain_model, data=data, places=places, limits=LIMITS))
     assert time.monotonic() - started < 60
     needs_a_row = name in ("memory while rendering", "escape")

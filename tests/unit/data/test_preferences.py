@@ -70,6 +70,9 @@ def test_text_is_taken_as_it_is_with_an_end(model, request, tmp_path) -> None:
 
 def test_a_sample_is_a_pair_whose_sides_share_a_prompt_that_ends_before_a_word(plain_model, tmp_path) -> None:
     data = prepared(tmp_path, plain_model, [TEXT] * 5, eval_fraction=0.4)
+    rows = {"path": f"{tmp_path}/rows.jsonl"}
+    shown = helpers.prepared(tmp_path / "run", model=plain_model, data=rows, objective="dpo")["preview"]
+    assert [one["where"][-8:] for one in shown] == ["(chosen)", "ejected)", "(chosen)"]
     sides = [len(ids) for ids, _, _ in data.rows(0)]
     assert (len(data), data.sides, int(data.lengths[0])) == (3, 2, max(sides))
     assert data.tokens_of(np.arange(3)) == 3 * sum(sides)

@@ -168,8 +168,7 @@ def test_a_damaged_or_unfinished_entry_is_prepared_anew(tmp_path, plain_model, c
 
 
 def test_a_file_that_changes_meanwhile_stops_it(tmp_path, plain_model, monkeypatch) -> None:
-    path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
-    work = ingest._work
+    path, work = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS), ingest._work
 
     def work_then_change(*arguments: Any, **settings: Any) -> Any:
         replies = work(*arguments, **settings)

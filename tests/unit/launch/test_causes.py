@@ -133,8 +133,7 @@ def test_a_line_that_is_still_being_written_is_told_when_it_is_whole(run: RunDir
 def test_a_file_that_a_resumed_trainer_cut_off_is_followed_from_its_new_end(run: RunDirectory) -> None:
     for step in range(1, 6):
         append_line(run.metrics, {"step": step})
-    follower = Follower(run)
-    kept = run.metrics.read_text().splitlines(keepends=True)[:2]
+    follower, kept = Follower(run), run.metrics.read_text().splitlines(keepends=True)[:2]
     run.metrics.write_text("".join(kept))
     assert follower.updates() == []
     append_line(run.metrics, {"step": 3})

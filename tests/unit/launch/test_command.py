@@ -68,8 +68,7 @@ def test_doctor_says_what_is_wrong_with_visible_gpus_and_what_they_lack(tmp_path
     assert found.facts["gpus"] == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.delenv("CC", raising=False)
-    lacking = "no C compiler was found; needed for compiled blocks (train.compile)"
-    found = doctor()
+    lacking, found = "no C compiler was found; needed for compiled blocks (train.compile)", doctor()
     assert found.facts["c_compiler"] is None
     assert any(finding.what.startswith("the GPU Z9000 is not in the catalogue") for finding in found.findings)
     assert {finding.what: finding.hint for finding in found.findings}[lacking].startswith("install gcc, or set")

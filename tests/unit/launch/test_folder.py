@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -128,6 +129,9 @@ def test_a_folder_is_one_runs_at_a_time_and_no_file(run: RunDirectory) -> None:
     assert said == [f"{run.root} is held by ranks whose launcher is gone; waiting up to 60 s for them"]
     inside = RunDirectory(run.logs / "file")
     inside.root.touch()
+    full, said_so = OSError(28, "No space left on device"), "cannot be locked: No space left on device; choose an"
+    with patch("os.write", side_effect=full), pytest.raises(RunDirectoryError, match=said_so), locked(run):
+        pass
     with pytest.raises(RunDirectoryError, match="cannot be used"), locked(inside):
         pass
 

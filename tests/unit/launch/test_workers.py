@@ -85,8 +85,7 @@ if rank == 1:
     fail("the loss is nan")
 time.sleep(600)  # a rank that hangs in a collective and does not hear the signal
 """)
-    said = said_by(WorkerFailedError, run_workers, run, processes=2, module=module)
-    ended = time.time()
+    said, ended = said_by(WorkerFailedError, run_workers, run, processes=2, module=module), time.time()
     first, log = said.splitlines()
     assert first == "rank 1 failed while training (step 17): ValueError: the loss is nan (loop.py:88)"
     assert log == f"its log: {run.rank_log(1)}"

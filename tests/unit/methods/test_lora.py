@@ -96,8 +96,7 @@ def test_keys_are_those_from_which_peft_loads_an_adapter(family: str, tmp_path: 
     assert any("mlp.shared_expert." in key for key in files)
     save_file(files, tmp_path / "adapter_model.safetensors")
     base = transformers.AutoModelForCausalLM.from_config(tiny_config(family))
-    loaded = PeftModel.from_pretrained(base, str(tmp_path))
-    found = dict(loaded.get_base_model().named_parameters())
+    found = dict(PeftModel.from_pretrained(base, str(tmp_path)).get_base_model().named_parameters())
     assert [name for name, value in trained.items() if not torch.equal(found[name], value)] == []
 
 
@@ -253,8 +252,7 @@ def compiled_products(model: Any) -> tuple[list[int], list[int], dict[str, torch
     torch.compiler.reset()
     for block in model.model.layers:
         block.forward = torch.compile(block.forward, backend=aot_autograd(fw_compiler=count), fullgraph=True)
-    found = trained(model)
-    return counts, copies, found
+    return counts, copies, trained(model)
 
 
 @pytest.mark.slow

@@ -37,8 +37,7 @@ def test_a_matrix_is_quantised_bit_for_bit_as_bitsandbytes_does(shape, dtype, mo
 
 @pytest.mark.parametrize("dim", [0, 1])
 def test_slices_are_those_of_one_quantisation(dim: int) -> None:
-    matrix = torch.randn(192, 384)
-    whole = layer(192, 384)
+    matrix, whole = torch.randn(192, 384), layer(192, 384)
     weight, scales = whole.quantise(matrix)
     for index in range(3):
         one = layer(192, 384)

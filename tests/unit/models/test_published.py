@@ -80,8 +80,7 @@ def test_a_part_is_made_of_the_blocks_that_it_lies_in_alone(tmp_path, monkeypatc
 
 def test_blocks_at_the_end_of_a_matrix_may_be_shorter(tmp_path) -> None:
     """DeepSeek V3 has 576 rows in blocks of 128, at which transformers 5.23 stops."""
-    folder = model(tmp_path, "fp8", block=24)
-    key = "model.layers.1.mlp.up_proj.weight"
+    folder, key = model(tmp_path, "fp8", block=24), "model.layers.1.mlp.up_proj.weight"
     stored = load_file(folder / "model.safetensors")
     assert stored[f"{key}_scale_inv"].shape == (4, 3)
     scales = stored[f"{key}_scale_inv"].repeat_interleave(24, 0).repeat_interleave(24, 1)[:, :64]
@@ -92,8 +91,7 @@ def test_blocks_at_the_end_of_a_matrix_may_be_shorter(tmp_path) -> None:
 def test_a_scale_in_powers_of_two_and_experts_of_two_elements_a_byte_are_read(tmp_path) -> None:
     """As DeepSeek V4 is published: scales under another name, elements of E2M1."""
     folder = model(tmp_path, "fp8", block=32)
-    stored = load_file(folder / "model.safetensors")
-    drawn = torch.Generator().manual_seed(1)
+    stored, drawn = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(1)
     expected: dict[str, torch.Tensor] = {}
     values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
     for key in [key for key in stored if ".experts." in key and key.endswith(".weight")]:
@@ -114,8 +112,7 @@ def test_a_scale_in_powers_of_two_and_experts_of_two_elements_a_byte_are_read(tm
 
 def test_scales_that_do_not_go_with_their_elements_are_a_sentence(tmp_path) -> None:
     folder = model(tmp_path, "fp8")
-    stored = load_file(folder / "model.safetensors")
-    key = "model.layers.1.mlp.up_proj.weight_scale_inv"
+    stored, key = load_file(folder / "model.safetensors"), "model.layers.1.mlp.up_proj.weight_scale_inv"
     save_file({**stored, key: torch.ones(5, 4)}, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"up_proj\.weight_scale_inv has 5 x 4 scales for 96 x 64 elements; config"):
         load_wide(folder, dtype=torch.float32)

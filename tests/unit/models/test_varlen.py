@@ -81,8 +81,7 @@ def test_documents_of_packed_rows_are_trained_as_if_each_were_alone(config: dict
 def test_a_packed_forward_makes_no_mask_and_waits_for_nothing(autocast: bool) -> None:
     length = 512
     positions = torch.arange(length).remainder(90)[None]
-    words = Documents.of(positions).words
-    seen = {}
+    words, seen = Documents.of(positions).words, {}
     for attention in ("sdpa", "varlen"):
         model = build({**DENSE["qwen3"], "max_position_embeddings": length}, attention)
         told = words if attention == "varlen" else {}

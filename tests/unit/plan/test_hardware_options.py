@@ -197,14 +197,21 @@ def test_of_a_list_what_does_not_fit_or_cannot_be_formed_stands_last_with_its_se
         of_list("1x H100-SXM, 1x T4", layout={"dp_shard": 4})
 
 
+def test_of_a_list_the_hosts_memory_is_used_where_nothing_fits_without():
+    made = of_list("2x RTX-4090, 1x RTX-A6000, 1x T4", "llama-3.1-8b")
+    assert [one.hardware for one in made.offers.options if one.fits] == ["2x RTX-4090", "1x RTX-A6000"]
+    assert made.best.execution.offload != "none" and made.offers.options[0].written.endswith(" + offload")
+    without = of_list("1x RTX-4090, 1x H100-SXM", "llama-3.2-1b").offers
+    assert {one.written for one in without.options if one.fits} == {"one process"}
+
+
 @pytest.mark.parametrize(("kernel", "without"), WITHOUT.items())
 def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(kernel: str, without: Sequence[str]):
     stated = {"train": {"attn_implementation": kernel}, "goal": "cheapest", "method": "lora"}
     for made in (offered(**stated), of_list(", ".join(f"1x {name}" for name in NAMES), **stated)):
         assert not made.best.not_trained
         sentence = f"is {kernel}, which needs"
-        refused = {o.hardware.split("x ")[-1] for o in made.offers.options if sentence in (o.reason or "")}
-        assert refused == {*without}
+        assert {o.hardware.split("x ")[-1] for o in made.offers.options if sentence in (o.reason or "")} == {*without}
 
 
 def test_where_no_gpu_has_the_kernel_the_plan_says_that_it_is_not_trained():
@@ -216,8 +223,7 @@ def test_where_no_gpu_has_the_kernel_the_plan_says_that_it_is_not_trained():
 @pytest.mark.parametrize("method", first(1, ["lora", "full"], ci=1))
 def test_everything_on_offer_is_answered_in_seconds(method: str):
     asked = {"method": method, "data": {"max_length": 4096}, "train": {"global_batch_size": 32}, "goal": "cheapest"}
-    made = list[Plan]()
-    kinds = offered_hardware(most=1024)
+    made, kinds = list[Plan](), offered_hardware(most=1024)
     assert quiet_seconds(lambda: made.append(offered("llama-3.1-8b", kinds, **asked)), limit=5) < 5
     assert made[0].best is not None
 

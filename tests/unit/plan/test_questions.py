@@ -57,6 +57,13 @@ def test_8_bit_adam_on_two_nodes_is_named_with_the_figures_of_both():
     assert "it rounds the moments of the weights to 8 bits" in change.sentence
 
 
+def test_half_the_gpus_that_are_as_fast_have_no_drawback():
+    (half,) = plan("llama-3.1-8b", "4 x 8x B200", "method: lora\n").changes
+    assert half.name == "half the GPUs (2 x 8x B200)" and half.drawback is None and "drawback" not in half.sentence
+    small = plan("qwen2.5-0.5b", "2x RTX-4090", "data: {max_length: 256}\ntrain: {global_batch_size: 32}\n")
+    assert small.changes[-1].sentence.endswith("; drawback: the run takes longer")
+
+
 def test_what_if_has_a_row_for_each_change_and_says_why_one_has_none():
     made = plan("llama-3.1-8b", "2x RTX-3090", "method: lora\ntrain: {max_steps: 100}\n", asks_what_if=True)
     rows = {one.name: one for one in made.what_if}

@@ -60,8 +60,7 @@ def make_plan(job: Job, *, parts: dict[str, int] = FORECAST_PARTS, world_size: i
 
 def mfu_of(job: Job, *, rate: float, world_size: int) -> float:
     length = COUNTS["num_tokens"] / (COUNTS["num_samples"] * job.sides)
-    per_token = model_flops_per_token(SHAPE, length=length, lora=job.adapters)
-    return per_token * rate / (world_size * PEAK_FLOPS)
+    return model_flops_per_token(SHAPE, length=length, lora=job.adapters) * rate / (world_size * PEAK_FLOPS)
 
 
 def record(step: int, *, job: Job, world_size: int = 2) -> dict[str, Any]:

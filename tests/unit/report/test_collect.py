@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.api.after.reporting import report_at_the_end
+from shardwise.api.after import reporting
 from shardwise.api.runs.training import TrainResult
 from shardwise.cli.train import closing_lines
 from shardwise.errors import RunDirectoryError
@@ -288,8 +288,7 @@ SPOILERS: list[Any] = [None, "x\ud800\x1b[31m<b>", -1, 2.5, 10**400, 1e308, True
 @pytest.mark.parametrize("name", [*(file for file in FILES if file != "metrics.jsonl"), "logs/outcome.json"])
 def test_no_spoiled_value_in_any_file_is_a_traceback_or_breaks_the_report(tmp_path, name) -> None:
     run = finished_run(tmp_path / "run", num_steps=5)
-    whole = json.loads((run.root / name).read_text())
-    dice = random.Random(20_26)
+    whole, dice = json.loads((run.root / name).read_text()), random.Random(20_26)
     for _ in range(40):
         (run.root / name).write_text(json.dumps(spoiled(whole, dice, odd=SPOILERS)))
         write_report(collect(run), run)
@@ -319,7 +318,7 @@ def test_report_json_is_whole_and_states_each_error(run) -> None:
     run.report_html.unlink()
     run.report_html.mkdir()
     must_refuse(RunDirectoryError, "the report cannot be written", write_report, collect(run), run)
-    made = report_at_the_end(run)
+    made = reporting.report(run.root)
     assert (made.gaps[-1].file, "the report cannot be written" in made.gaps[-1].reason) == ("report.html", True)
     said = closing_lines(TrainResult(run=run, outcome="finished", step=2, report=made))
     assert any(line.startswith("  report   is missing: ") for line in said), said
@@ -345,8 +344,7 @@ def test_steps_that_float16_skipped_are_counted_with_the_last_scale(skipped, lef
     maker.num_steps = 8
     for step in range(1, 9):
         scale = 65536 / 2 ** sum(one < step for one in skipped)
-        scaled = {"loss_scale": scale, "skipped_step": step in skipped}
-        figures = {**record(step, job=maker.job), **scaled}
+        figures = {**record(step, job=maker.job), "loss_scale": scale, "skipped_step": step in skipped}
         append_line(maker.run.metrics, figures | ({"grad_norm": None} if step in skipped else {}))
     made = collect(maker.run)
     said = "3 of 8 steps were skipped, and count" if skipped else "none was skipped"

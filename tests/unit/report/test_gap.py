@@ -49,8 +49,7 @@ def test_phases_and_the_rows_that_were_seen_stand_beside_the_peak(tmp_path) -> N
     assert [rank.measured_phases for rank in report.memory.ranks] == [PHASES, PHASES]
     assert report.memory.ranks[1].forecast_seen_bytes == int(16.5 * GIB)
     ratios = {"peak": 1.3125, "peak_seen": 1.0312, "weights": 1.0, "optimizer": 1.0, "other": 3.5}
-    by_phase = {"forward_backward": 1.0312, "optimizer_step": 1.0}
-    assert report.memory.ranks[1].ratios == ratios | by_phase
+    assert report.memory.ranks[1].ratios == ratios | {"forward_backward": 1.0312, "optimizer_step": 1.0}
     off = "the forecast peak is +31.2 % off: for rows of 512 tokens, the longest while it was measured"
     said = f"{off}, 16.5 GiB are forecast (+3.1 %)"
     assert said in report.notes

@@ -31,8 +31,7 @@ def test_figures_are_those_of_numpy_and_each_row_is_in_the_bin_that_its_length_s
 
 
 def test_bins_are_few_and_shares_never_all_or_nothing_where_they_are_not() -> None:
-    narrow = RowLengths.of({20: 5, 25: 1}, max_length=64)
-    assert narrow.bins == [[19, 20, 5], [21, 22, 0], [23, 24, 0], [25, 26, 1]]
+    assert RowLengths.of({20: 5, 25: 1}, max_length=64).bins == [[19, 20, 5], [21, 22, 0], [23, 24, 0], [25, 26, 1]]
     wide = RowLengths.of({2: 1, 300_000: 1}, max_length=1000)
     assert len(wide.bins) <= MOST_BINS + 4
     assert [513, 1000, 0] in wide.bins and [1001, 1024, 0] in wide.bins
@@ -78,6 +77,9 @@ def test_rows_tokens_template_notes_and_ends_are_said() -> None:
         "other files, which are not read: 2",
     ]
     assert "ends in" not in said(FACTS)
+    answers = replace(SOURCE, format="prompt_completion", ignored_columns=("label",))
+    assert [*answers.said()][1].startswith("all completions are trained alike: which are good, label says under objec")
+    assert "template" not in said(replace(FACTS, train=PartFacts(sources=(SourceFacts(path="dpo.jsonl"),))))
     ends = EndFacts(tokens=(EndToken(id=5, text="<|im_end|>", count=7),), unmarked=2)
     assert said(replace(FACTS, ends=ends))["ends in"] == "<|im_end|> (7 answers), no special token (2 answers)"
     cause = EndFacts(unmarked=9, cause="no trained answer ends in a special token: the template writes none")

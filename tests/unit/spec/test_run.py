@@ -31,6 +31,7 @@ def test_only_committed_checkpoints_count_and_the_newest_comes_first(tmp_path: P
         files.write_json(run.checkpoint(step) / "manifest.json", {})
     run.checkpoint(200).mkdir()
     (tmp_path / "checkpoint-old").mkdir()
+    assert files.RunDirectory(Path("my runs/first")).typed == "'my runs/first'"
     assert [step for step, _ in run.checkpoints()] == [100, 20, 5]
 
 

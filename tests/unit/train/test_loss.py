@@ -107,8 +107,7 @@ def test_under_autocast_gradients_are_as_near_to_float32_as_those_of_whole_logit
     labels = torch.randint(0, 96, (64,))
 
     def gradients(kind: str, *, autocast: bool) -> list[torch.Tensor]:
-        given = hidden.clone().requires_grad_()
-        head = weight.clone().requires_grad_(trains_head)
+        given, head = hidden.clone().requires_grad_(), weight.clone().requires_grad_(trains_head)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             if kind == "ours":
                 chunks = Chunks(labels=labels, positions=None, size=24)

@@ -43,8 +43,7 @@ def rules_and_profile(kind, **keys):
     asked = job(data={"max_length": LENGTH}, train={"disable_dropout": True})
     attention = "eager" if model.eager_attention or model.attention_softcap else "sdpa"
     chosen = execution(attn_implementation=attention, **keys)
-    rules = work(asked, model, chosen, hardware="cpu:1")
-    config = their_config(config)
+    rules, config = work(asked, model, chosen, hardware="cpu:1"), their_config(config)
     known = {"config": config, "shape": model, "lengths": (8, 16, LENGTH)}
     measured = profile_blocks(asked, chosen, **known, sharded=False, casts=True)
     return rules.of_block, profiled_bytes(model, rules.setting, measured, recompute=chosen.recompute), measured
@@ -65,8 +64,7 @@ def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
 
 
 def measured_of(config, *, attention="sdpa", **data):
-    model = shape_from_data(config, file="-")
-    asked = job(data={"max_length": LENGTH, **data})
+    model, asked = shape_from_data(config, file="-"), job(data={"max_length": LENGTH, **data})
     chosen = execution(attn_implementation=attention, precision="mixed")
     known = {"config": their_config(config), "shape": model, "lengths": (8, 16, LENGTH)}
     return model, profile_blocks(asked, chosen, **known, sharded=False, casts=True).blocks[0]

@@ -29,8 +29,7 @@ def recorded(path: Path) -> dict[str, object]:
 
 def test_it_is_read_back_bit_for_bit_and_recorded(tmp_path: Path) -> None:
     path = tmp_path / "some.safetensors"
-    record = write_tensors(path, TENSORS)
-    found = load_file(path)
+    record, found = write_tensors(path, TENSORS), load_file(path)
     assert found.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
         assert found[name].dtype == tensor.dtype

@@ -143,8 +143,7 @@ def test_everything_is_done_by_keyboard_alone(opened, served) -> None:
 
 
 def test_a_config_is_dropped(opened, tmp_path: Path) -> None:
-    tab = opened(QUESTION)
-    file = tmp_path / "config.json"
+    tab, file = opened(QUESTION), tmp_path / "config.json"
     file.write_text(json.dumps(CONFIG))
     tab.page.set_input_files("#config", file)
     tab.until("document.querySelector('#answer .eyebrow').textContent.includes('config.json')")
@@ -269,8 +268,7 @@ def test_a_page_is_short_and_no_table_is_cut(opened, path: str, width: int, most
     assert tab.page.evaluate("document.documentElement.scrollHeight") < most
     tab.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true;")
     assert width < 1280 or tab.page.evaluate(cut) == 0
-    words = tab.page.inner_text("#answer, #report")
-    assert ("Last written " in words) == path.startswith("/run"), "how old it is"
+    assert ("Last written " in tab.page.inner_text("#answer, #report")) == path.startswith("/run"), "how old it is"
 
 
 def test_what_is_folded_on_a_phone_stays_as_it_was_put(opened) -> None:

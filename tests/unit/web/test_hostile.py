@@ -104,8 +104,7 @@ def test_a_hostile_request_is_refused_and_reads_and_runs_nothing(served: Served,
     outside = served.folder.parent / "outside"
     accessed = {path: path.stat().st_mtime_ns for path in sorted(served.folder.parent.rglob("*"))}
     sent = REQUESTS[name].replace("PORT", str(served.port)).replace("OUTSIDE", str(outside))
-    began = time.monotonic()
-    said = served.raw(sent.encode("latin-1"))
+    began, said = time.monotonic(), served.raw(sent.encode("latin-1"))
     assert said.startswith("HTTP/1.1 4"), said[:300]
     assert time.monotonic() - began < 5
     head, _, body = said.partition("\r\n\r\n")

@@ -75,8 +75,7 @@ def test_answers_are_those_of_the_command_line_field_by_field(served: Served, sh
 @pytest.mark.parametrize("changed", [{}, {"model": "llama-3.1-70b", "method": "full"}, {"hardware": "any"}])
 def test_a_page_has_what_is_chosen_why_memory_time_cost_and_remedies(served: Served, changed: dict[str, str]) -> None:
     question = {**USUAL, "rows": "5000", **changed}
-    plan = json.loads(served.get("/plan.json", **question).text)
-    text = served.get("/", **question).text
+    plan, text = json.loads(served.get("/plan.json", **question).text), served.get("/", **question).text
     assert re.search(r'id="verdict"[^>]*><strong>(Fits: |Nothing fits)[^<]*\.</strong>', text)
     assert re.search(r"<span>(On [^<]*, r|R)ows up to 1,024 tokens.</span>", text), "always beside the verdict"
     assert "<h1>" not in text, "the verdict is said once"
@@ -120,8 +119,7 @@ def test_what_fits_is_found_as_the_command_line_finds_it(served: Served, shardwi
 
 
 def test_what_is_copied_plans_the_same(served: Served, shardwise: Shardwise, tmp_path: Any) -> None:
-    planned = json.loads(served.get("/plan.json", **USUAL).text)
-    job = tmp_path / "job.yaml"
+    planned, job = json.loads(served.get("/plan.json", **USUAL).text), tmp_path / "job.yaml"
     job.write_text(copied(served.get("/", copy="job.yaml", **USUAL)))
     assert json.loads(shardwise("plan", job, "--json").out) == planned
     plan = tmp_path / "plan.json"

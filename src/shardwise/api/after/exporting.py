@@ -32,20 +32,25 @@ def export(job: str | Path, *, to: str, overrides: Sequence[str | Override] = ()
     if to not in TARGETS:
         raise InputError(f"--to {to}: there is no such target; write one of {', '.join(TARGETS)}")
     if not is_plan(job):
-        chosen = plan(job, overrides=overrides, target=to if to in targets_to_plan_for() else None)
+        try:
+            chosen = plan(job, overrides=overrides, target=to if to in targets_to_plan_for() else None)
+        except UnsupportedError as error:
+            told = [replace(one, where=str(job)) if one.where == "--for" else one for one in error.problems]
+            raise UnsupportedError(told) from None
     elif overrides:
         raise InputError("--set changes a job, and this is a plan; set it in `shardwise plan`, or export the job file")
     else:
         chosen = read_plan(job)
-    return export_plan(chosen, to=to, path=str(job))
+    return export_plan(chosen, to=to, path=str(job), sets=[Override.of(one).text for one in overrides])
 
 
-def export_plan(chosen: Plan, *, to: str, path: str) -> Exported:
-    """Likewise, of a plan that is made; `path`: the file that it, or its job, is saved as."""
+def export_plan(chosen: Plan, *, to: str, path: str, sets: Sequence[str] = ()) -> Exported:
+    """Likewise, of a plan that is made; `path`: the file that it, or its job, is saved as; `sets`:
+    what `--set` said of the job."""
     if chosen.best is not None and chosen.best.not_trained and to in ("torchrun", "slurm", "kubernetes", "skypilot"):
         raise UnsupportedError(f"{path}: {'; '.join(chosen.best.not_trained)}")
     try:
-        known = replace(Chosen.of(chosen, path=path), host_bytes=bytes_on_host(chosen))
+        known = replace(Chosen.of(chosen, path=path), host_bytes=bytes_on_host(chosen), sets=tuple(sets))
     except (KeyError, TypeError, ValueError):
         message = "its `model` or `hardware` is not as a plan has it; write it anew with `shardwise plan --output`"
         raise InputError(f"{path}: {message}") from None

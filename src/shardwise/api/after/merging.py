@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -95,10 +96,10 @@ def chat(
     if drawn.get("top_p") is not None and not drawn.get("temperature"):
         raise InputError("--top-p is set, which has no effect at --temperature 0; write a higher one, or leave it out")
     if part == "merged" and not run.merged.is_dir():
-        raise RunDirectoryError(f"{run.merged} does not exist; `shardwise merge {run.root}` writes it")
+        raise RunDirectoryError(f"{run.merged} does not exist; `shardwise merge {run.typed}` writes it")
     if part == "merged" and _read(run.merged).get("adapter") != read_json(run.final / "manifest.json"):
         message = f"{run.merged} holds another adapter than {run.final}, which was trained on since"
-        raise RunDirectoryError(f"{message}; run `shardwise merge {run.root}` again")
+        raise RunDirectoryError(f"{message}; run `shardwise merge {run.typed}` again")
     asked = {"run_dir": str(run.root), "part": part, "prompt": prompt, "system": system}
     asked |= {"as_json": as_json, "base_model": base_model, **drawn}
     run_program("shardwise.programs.chat", asked)
@@ -117,7 +118,7 @@ def usage(run: RunDirectory) -> list[str]:
         config,
         final=final,
         base=folder if ADAPTER_CONFIG in naming_a_folder(run.final) else config[BASE_KEYS[0]],
-        merge=f"shardwise merge {run.root}",
+        merge=f"shardwise merge {run.typed}",
         dtype=model.get("storage_dtype"),
         stops=stops,
     )
@@ -128,7 +129,8 @@ def publishing(folder: Path) -> list[str]:
     """The command that uploads a result, and what to look at before."""
     todo = [f"{name} names the base by a folder; put its hub id there" for name in naming_a_folder(folder)]
     todo += [f"{CARD} states no license; choose one", "may the data be published? A model can be made to recite it"]
-    return [f"  hf upload my-name/my-model {folder}", "before publishing:", *(f"  {line}" for line in todo)]
+    upload = f"  hf upload my-name/my-model {shlex.quote(str(folder))}"
+    return [upload, "before publishing:", *(f"  {line}" for line in todo)]
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -18,15 +18,9 @@ from shardwise.spec.run import RunDirectory, read_json, revision_of
 
 
 def report(run_dir: str | Path) -> Report:
-    """Forecast beside measurement of a run; writes report.json and report.html."""
+    """Forecast beside measurement of a run; writes report.json and report.html, and a gap says
+    where they cannot be written."""
     run = RunDirectory(Path(run_dir))
-    collected = collect(run, seen=memory_seen(run))
-    write_report(collected, run)
-    return collected
-
-
-def report_at_the_end(run: RunDirectory) -> Report:
-    """Likewise of a run that has just finished; a gap says where it cannot be written."""
     collected = collect(run, seen=memory_seen(run))
     try:
         write_report(collected, run)

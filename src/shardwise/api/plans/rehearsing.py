@@ -48,8 +48,7 @@ def rehearse(
 def refusals(made: Plan, chosen: Candidate) -> list[str]:
     """Why a candidate of a plan is not rehearsed, as sentences."""
     job = job_from_data(made.job)
-    model = find_model(job.model, rope=job.rope_scaling)
-    return [*chosen.not_trained, *rehearsal_refusals(chosen.execution, model)]
+    return [*chosen.not_trained, *rehearsal_refusals(chosen.execution, find_model(job.model, rope=job.rope_scaling))]
 
 
 def rehearse_candidate(

@@ -75,8 +75,7 @@ def find_batch(
 def sizes_beside(first: Execution, *, global_batch_size: int) -> tuple[int, ...]:
     """Micro-batches, growing: divisors of a rank's share of a batch, and that of an execution."""
     share = -(-global_batch_size // first.layout.data_world_size)
-    dividing = {size for size in range(1, share + 1) if share % size == 0}
-    return tuple(sorted(dividing | {first.micro_batch_size}))
+    return tuple(sorted({size for size in range(1, share + 1) if share % size == 0} | {first.micro_batch_size}))
 
 
 def largest(sizes: Sequence[int], first: int, fits: Callable[[int], bool]) -> int | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from shardwise.api.after.reporting import report_at_the_end
+from shardwise.api.after.reporting import report
 from shardwise.api.plans.calibrated import note
 from shardwise.api.plans.shapes import read_request
 from shardwise.api.runs.batch import check_open, find_batch
@@ -185,7 +185,7 @@ def _follow_first(
 
 def result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:
     """Of a run that has come to its end; writes its report, and notes what it measured."""
-    said, made = read_json(run.outcome) or {}, report_at_the_end(run)
+    said, made = read_json(run.outcome) or {}, report(run.root)
     if outcome == "finished":
         note(run, made)
     step = said.get("step")

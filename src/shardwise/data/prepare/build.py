@@ -50,8 +50,7 @@ def evaluation_rows(documents: int, *, fraction: float, seed: int, sides: int = 
     count = documents // sides
     chosen = np.zeros(count, bool)
     if fraction and count:
-        wanted = max(1, round(fraction * count))
-        chosen[order.permutation(count, seed, order.EVALUATION)[:wanted]] = True
+        chosen[order.permutation(count, seed, order.EVALUATION)[: max(1, round(fraction * count))]] = True
     return chosen.repeat(sides)
 
 
@@ -232,4 +231,4 @@ def _shown(pool: Pool, shard: Shard, row: int) -> dict[str, Any]:
         text.insert(
             next(n for n, (a, _) in enumerate(spans) if a >= cut[1]), [f" [{cut[1] - cut[0]:,} tokens] ", False]
         )
-    return {"file": shard.file, "line": int(rows["line"][row]), "text": text}
+    return {"file": shard.file, "line": int(rows["line"][row]), "row": row, "text": text}

@@ -264,8 +264,7 @@ def _template_from(asked: Preparation, files: Sequence[SurveyedFile], facts: Map
         return str(asked.job.data.chat_template)
     if facts["has_template"]:
         return "tokenizer"
-    may_be_text = {"text", "prompt_completion", "preference", "unpaired_preference"}
-    return "none" if forms <= may_be_text else "default"
+    return "none" if forms <= {"text", "prompt_completion", "preference", "unpaired_preference"} else "default"
 
 
 def _lengths(asked: Preparation, chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]) -> list[list[int]]:

@@ -178,7 +178,11 @@ def _data_json(entry: Path, summary: dict[str, Any], *, asked: Preparation, fing
         own = [file.label for source in evaluation for file in source.files]
         evaluated = {"sources": described[len(train) :], "files": own or labels}
         parts["eval"] = {**_part(entry / "eval", summary["eval"]), **evaluated}
-    shown = [(f"{labels[one['file']]}:{one['line']}", one["text"]) for one in summary["preview"]]
+    sides = (" (chosen)", " (rejected)") if job.sides > 1 else ("",)
+    shown = [
+        {"where": f"{labels[one['file']]}:{one['line']}{sides[one['row'] % job.sides]}", "text": one["text"]}
+        for one in summary["preview"]
+    ]
     lengths = RowLengths.of(dict(summary["lengths"]), max_length=job.data.max_length)
     return {
         "version": VERSION,
@@ -187,7 +191,7 @@ def _data_json(entry: Path, summary: dict[str, Any], *, asked: Preparation, fing
         "lengths": lengths and asdict(lengths),
         "over_long": job.data.over_long,
         "packing": job.data.packing,
-        "preview": [{"where": where, "text": text} for where, text in shown],
+        "preview": shown,
         **{name: summary[name] for name in ("padding_id", "chat_template", "template_from", "ends")},
     }
 

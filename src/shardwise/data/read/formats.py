@@ -21,6 +21,9 @@ from shardwise.data.read.messages import (
 from shardwise.spec.job.data import RowFormat
 from shardwise.spec.job.preference import Objective
 
+#: What columns of answers are called, beside `data.columns`.
+_ANSWERS = ("response", "output", "answer", "completion", "reply", "target", "solution")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
@@ -132,8 +135,13 @@ def recognise(
     if absent := [theirs for theirs in (renames or {}).values() if theirs not in columns]:
         raise RowError(f"{found}. data.columns names {', '.join(absent)}, which it does not have")
     likely = [name for name in columns if name.lower() not in ("id", "index")] or list(columns)
+    required = candidates[-1].required
     # Two columns are rather a question and its answer than plain text.
-    required = candidates[-1].required if len(likely) == 1 or wanted != "auto" else ("prompt", "completion")
+    if len(likely) > 1 and wanted == "auto":
+        answer = next((name for name in likely if name.lower() in _ANSWERS), likely[1])
+        likely, required = [next(name for name in likely if name != answer), answer], ("prompt", "completion")
+        if {"instruction", "context"} <= set(columns):  # as Dolly's
+            likely, required = ["context", answer], ("input", "output")
     example = "{" + ", ".join(f"{ours}: {theirs}" for ours, theirs in zip(required, likely, strict=False)) + "}"
     raise RowError(f"{found}. Say in data.columns what its columns are, as {example}")
 
@@ -151,8 +159,7 @@ def read_row(form: Format, row: Row, *, columnar: bool = False) -> AnyExample:
     for column in seen_columns(row):
         if row[column] not in (None, "", [], {}):
             raise RowError(f"has something in its column {column}; {TEXT_ALONE}")
-    missing = [column for column in form.required if column not in row]
-    if missing:
+    if any(column not in row for column in form.required):
         found = f"has the columns {', '.join(row)}"
         raise RowError(f"{found}; expected {' and '.join(form.required)}, as this file's other rows ({form.label})")
     bare = unfilled(row) if columnar else row

@@ -23,8 +23,7 @@ def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:
     from huggingface_hub import HfApi
 
     say(f"{spec.path}: fetching the hub data set")
-    identity = f"{spec.path}\n{spec.name}\n{spec.split}"
-    folder = into / hashlib.sha256(identity.encode()).hexdigest()[:32]
+    folder = into / hashlib.sha256(f"{spec.path}\n{spec.name}\n{spec.split}".encode()).hexdigest()[:32]
     try:
         commit = HfApi().dataset_info(spec.path, timeout=10).sha
     except Exception as error:  # noqa: BLE001 - errors of the hub's libraries have no common base

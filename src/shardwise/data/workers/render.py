@@ -268,8 +268,7 @@ class Renderer:
         left_out = {place for place in shape.earlier if place[0] not in trained}
         suspects = {*shape.lost, *(() if text is None else unwritten(chat.messages, text))} - left_out
         last = max(_turns(chat.messages), default=-1)
-        lost = lost_of(template, chat.messages, suspects, tools=chat.tools) if suspects else ()
-        for place, piece in lost:
+        for place, piece in lost_of(template, chat.messages, suspects, tools=chat.tools) if suspects else ():
             is_cut = bool(piece) and chat.messages[place[0]]["role"] == "assistant" and place[0] < last
             is_earlier = is_cut or place in shape.earlier
             if not is_earlier or place[0] in trained:

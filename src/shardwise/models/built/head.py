@@ -65,5 +65,4 @@ def is_plain(anatomy: Anatomy, *, width: int) -> bool:
         del vars(anatomy.backbone)["forward"]
         for hook in hooks:
             hook.remove()
-    rows = anatomy.head.get_parameter("weight").shape[0]
-    return logits.shape[-1] == rows and set(between.names) <= VIEWS
+    return logits.shape[-1] == anatomy.head.get_parameter("weight").shape[0] and set(between.names) <= VIEWS

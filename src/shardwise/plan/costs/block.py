@@ -31,5 +31,4 @@ def shared(scene: Scene) -> float:
     rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * work.tokens
     # A boolean mask per sequence; kernels read it in the compute type (`costs/context.py`).
     numbers = work.types.compute if work.execution.layout.cp == 1 else 0
-    mask = work.tokens * length * (1 + numbers) if work.setting.masked else 0
-    return rotary + mask
+    return rotary + (work.tokens * length * (1 + numbers) if work.setting.masked else 0)

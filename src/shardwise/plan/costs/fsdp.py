@@ -49,8 +49,7 @@ def reduce_scatter_buffers(scene: Scene, *, unsharded: int, behind: int, fresh: 
     if not scene.work.sharded:
         return 0
     waiting = fresh if adds_in_place(scene) else unsharded
-    buffer = behind if scene.turn in (None, "last") else 0
-    return waiting * scene.work.types.compute + buffer * REDUCTION_BYTES
+    return waiting * scene.work.types.compute + (behind if scene.turn in (None, "last") else 0) * REDUCTION_BYTES
 
 
 def all_gather_input(scene: Scene) -> float:

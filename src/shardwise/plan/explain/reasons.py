@@ -13,7 +13,7 @@ from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal, LayoutSpec
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.forecast import Candidate, Plan
+from shardwise.spec.plan.forecast import Candidate
 from shardwise.spec.plan.offers import format_dollars
 from shardwise.spec.support.attention import documents_refusal
 from shardwise.units import format_gib
@@ -279,8 +279,3 @@ def what_it_does(execution: Execution) -> str:
     if execution.gradient_accumulation_steps == 1:
         does["pp"] = _ONE_AT_A_TIME
     return "; ".join(f"{name}: {does[name]}" for name in parts)
-
-
-def main_reason(plan: Plan) -> str:
-    """Why it is this layout, or what would fit instead; empty where nothing is said of it."""
-    return next(iter(plan.advice), "") if plan.best is None else what_it_does(plan.best.execution)

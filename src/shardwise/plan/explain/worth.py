@@ -61,8 +61,7 @@ def keys_and_values(work: Work) -> str | None:
 
 def _sharded(layout: Layout) -> Layout:
     """A layout that holds least of the weights between steps."""
-    ranks = layout.data_world_size
-    return replace(layout, dp_replicate=1, dp_shard=ranks, zero_stage=3, reshard_after_forward=True)
+    return replace(layout, dp_replicate=1, dp_shard=layout.data_world_size, zero_stage=3, reshard_after_forward=True)
 
 
 def _in_parts(layout: Layout) -> Layout | None:

@@ -90,8 +90,7 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     if work.sharded:
         behind = scene.part.inventory.ends[1].trained_elements * work.types.trainable
         root = (root - behind) / work.execution.layout.weight_shards
-    first_unit = min(work.unit_blocks, len(scene.part.span))
-    return max(0, holding.gradients - first_unit * holding.block_gradients - root)
+    return max(0, holding.gradients - min(work.unit_blocks, len(scene.part.span)) * holding.block_gradients - root)
 
 
 def _passed(scene: Scene, which: Gradients) -> int:

@@ -135,5 +135,4 @@ class Tensor:
         """The slice of one tensor-parallel rank, cut as `torch.chunk` cuts."""
         if degree == 1 or self.cut is None:
             return self
-        kept = rows_of_shard(getattr(self, self.cut), degree=degree, index=index)
-        return replace(self, **{self.cut: kept})
+        return replace(self, **{self.cut: rows_of_shard(getattr(self, self.cut), degree=degree, index=index)})

@@ -59,8 +59,7 @@ def _saved_refusals(model: ModelShape, lora: LoraSpec) -> Iterator[str]:
         if name.partition(".")[0].isdigit() or not any(names_it(module, name) for module in known)
     ]
     if unknown:
-        outside = [name.rpartition(".")[2] for name in _outside(model)]
-        listed = ", ".join([*outside, *_parts(model)])
+        listed = ", ".join([*(name.rpartition(".")[2] for name in _outside(model)), *_parts(model)])
         yield _unknown("modules_to_save", unknown, f"of {model.family} this version copies {listed}")
     for part in () if unknown else _parts(model):
         taken = [module for module in around(part) if any(module.endswith(end) for end in lora.modules_to_save)]

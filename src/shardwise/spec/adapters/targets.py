@@ -70,8 +70,7 @@ def bare_names(matrix: Matrix, model: ModelShape) -> tuple[str, ...]:
 
 def hidden_names(model: ModelShape) -> frozenset[str]:
     """Names that reach no module, because they mean bare parameters."""
-    known = BARE_NAMES.get(model.bare_experts or "", {})
-    return frozenset(name for names in known.values() for name in names)
+    return frozenset(name for names in BARE_NAMES.get(model.bare_experts or "", {}).values() for name in names)
 
 
 def half_named(lora: LoraSpec, model: ModelShape) -> Iterator[tuple[list[str], list[str]]]:

@@ -27,8 +27,7 @@ class Places:
 
     def overridden(self, key: Key, *, where: str) -> Self:
         """With another place for a key, and none for what stood below it."""
-        below = f"{dotted(key)}."
-        kept = {name: place for name, place in self.by_key.items() if not name.startswith(below)}
+        kept = {name: place for name, place in self.by_key.items() if not name.startswith(f"{dotted(key)}.")}
         return replace(self, by_key={**kept, dotted(key): where})
 
     @contextmanager

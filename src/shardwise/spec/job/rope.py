@@ -27,8 +27,7 @@ def _renamed(value: Any) -> Any:
     """`type` is how configurations of transformers 4 call `rope_type`."""
     if not isinstance(value, dict) or "type" not in value or "rope_type" in value:
         return cast(Any, value)
-    stated = cast(dict[str, Any], value)
-    return {"rope_type" if key == "type" else key: one for key, one in stated.items()}
+    return {"rope_type" if key == "type" else key: one for key, one in cast(dict[str, Any], value).items()}
 
 
 class RopeScaling(Strict):

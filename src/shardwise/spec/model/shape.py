@@ -317,8 +317,7 @@ class ModelShape:
         """What a pipeline stage costs: for each block, and beside them the first and the last one.
         Whole numbers, twice as large and as many times as there are blocks: none is rounded."""
         block, head = self.multiplied_elements + self.block_parameters, 2 * self.embedding_parameters
-        first = self.num_layers * (self.embedding_parameters + self.position_parameters)
-        return block, first, self.num_layers * head
+        return block, self.num_layers * (self.embedding_parameters + self.position_parameters), self.num_layers * head
 
     @property
     def num_parameters(self) -> int:

@@ -72,8 +72,7 @@ def cache_elements(model: ModelShape, length: int) -> int:
         return length * blocks * latent
     windowed = blocks if model.windowed_layers is None else model.windowed_layers
     windowed = windowed if model.sliding_window else 0
-    tokens = windowed * min(length, model.sliding_window or 0) + (blocks - windowed) * length
-    return tokens * _head_elements(model)
+    return (windowed * min(length, model.sliding_window or 0) + (blocks - windowed) * length) * _head_elements(model)
 
 
 def attending_blocks(model: ModelShape) -> int:

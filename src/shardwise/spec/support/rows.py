@@ -91,8 +91,7 @@ def of_experts(model: ModelShape, layout: Layout, *, quantised: bool = False) ->
     given_all = f"{model.family} runs every token through every expert, and ep sends tokens to those of their routes"
     yield Row(any(m.runs_all for m in stacks), given_all, "use fsdp, or tp")
     for m in stacks:
-        odd = f"ep = {ep} does not divide the {m.count} experts of each block"
-        yield Row(m.count % ep, odd, names_layout=False)
+        yield Row(m.count % ep, f"ep = {ep} does not divide the {m.count} experts of each block", names_layout=False)
         shape = (m.count // ep, *((m.columns, m.rows) if m.transposed else (m.rows, m.columns)))
         uneven = f"the {shape[0]} experts of a rank under ep = {ep} are not cut evenly over {shards} shards"
         cut = shape[0] if quantised else shape[dim_of_shard(shape, degree=shards)]
@@ -187,8 +186,7 @@ def left_out(model: ModelShape, layout: Layout) -> list[Row]:
         f"layerdrop {model.layerdrop:g} is not trained on several ranks: each would leave out other blocks, and wait "
         "for ever for what the others exchange of them"
     )
-    remedy = "the nearest layout that trains it: one process, or set train.disable_dropout: true"
-    return [Row(True, what, remedy)]
+    return [Row(True, what, "the nearest layout that trains it: one process, or set train.disable_dropout: true")]
 
 
 def shared(model: ModelShape, layout: Layout) -> list[Row]:

@@ -49,8 +49,7 @@ def part_hashes(parameters: Sequence[tuple[str, nn.Parameter]]) -> dict[Part, in
         return {}
     multipliers = _odd_numbers(min(CHUNK_WORDS, max(part.numel() for part in words)), device=words[0].device)
     hashes = torch.stack([_hash(part, multipliers) for part in words]).tolist()
-    parts = [(name, *local_window(parameter)) for name, parameter in parameters]
-    return dict(zip(parts, hashes, strict=True))
+    return dict(zip([(name, *local_window(parameter)) for name, parameter in parameters], hashes, strict=True))
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

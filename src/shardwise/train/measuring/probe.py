@@ -49,8 +49,7 @@ OPERATORS = 200
 def measure(*, ranks: int, folder: str) -> dict[str, Any]:
     """The rates of `ranks` at work together; `folder` is empty, and its disk is measured."""
     spawn(_measure, (ranks, folder), nprocs=ranks)
-    found = [json.loads((Path(folder) / f"rank_{rank}.json").read_text()) for rank in range(ranks)]
-    return _mean(found)
+    return _mean([json.loads((Path(folder) / f"rank_{rank}.json").read_text()) for rank in range(ranks)])
 
 
 def _mean(found: list[Any]) -> Any:

@@ -103,8 +103,7 @@ def parallelize(
     given.let_go()
     # Both before and after: an optimizer may have been made of either.
     taken += model.parameters()
-    made = Parallelized(trained, micro_batch_size=micro_batch_size, seed=seed, given=taken)
-    return made.train(model.training)
+    return Parallelized(trained, micro_batch_size=micro_batch_size, seed=seed, given=taken).train(model.training)
 
 
 #: What models have and a parallelized one has not: what there is instead.

@@ -101,8 +101,8 @@ def test_what_is_not_chosen_takes_three_lines_and_no_reason_is_cut_in_a_number()
     fits, large, impossible = text.splitlines()
     assert fits == "  fits too: fsdp x pp (12 % slower)"
     assert large == "  too large: ddp (up to 61.0 GiB)"
-    assert impossible == "  not possible: zero2 (as fast, not as simple), tp (tp is not trained by this version)"
-    assert "  not possible: zero2 (as fast, not as simple), 1 more\n" in drawn(many_rejected(), width=60)
+    assert impossible == "  not possible: zero2 (2 % faster, not as simple), tp (tp is not trained by this version)"
+    assert "  not possible: zero2 (2 % faster, not as simple), 1 more\n" in drawn(many_rejected(), width=60)
     made = plan()
     reason = "cp = 2 would leave a rank less than 4,096 tokens of a row, which no GPU wants"
     one = Rejection(strategy="cp", layout=Layout(cp=2), reason=reason)

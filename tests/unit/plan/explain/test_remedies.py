@@ -58,8 +58,7 @@ def test_inputs_on_the_host_are_advised_where_only_these_are_too_much():
 
 def test_adapters_on_attention_alone_are_advised_where_those_of_experts_are_too_much():
     text = "method: qlora\ndata: {max_length: 1024}\ntrain: {global_batch_size: 8, offload: none}\n"
-    names = "[q_proj, k_proj, v_proj, o_proj]"
-    made = plan("Qwen/Qwen3-30B-A3B", "1x RTX-4090", text)
+    names, made = "[q_proj, k_proj, v_proj, o_proj]", plan("Qwen/Qwen3-30B-A3B", "1x RTX-4090", text)
     assert made.chosen is None
     assert made.advice[0] == f"lora.target_modules: {names} would fit; experts stay as they are"
     obeyed = plan("Qwen/Qwen3-30B-A3B", "1x RTX-4090", f"{text}lora: {{target_modules: {names}}}\n")

@@ -44,8 +44,7 @@ def test_the_closed_forms_are_the_schedule(stage):
     streams = Streams()
     half = lay_forward(streams, stage, begin=0.0)
     assert half == pytest.approx(stage.forward_pass.seconds)
-    end = lay_backward(streams, stage, begin=half)
-    assert end - half == pytest.approx(stage.backward_pass.seconds)
+    assert lay_backward(streams, stage, begin=half) - half == pytest.approx(stage.backward_pass.seconds)
     busy = stage.forward_pass.busy + stage.backward_pass.busy
     assert busy == pytest.approx(covered(streams), rel=0.02)
 

@@ -148,8 +148,7 @@ PEAKS = [
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize(("changes", "keys"), every(4, PEAKS, ci=2), ids=str)
 def test_the_peak_of_a_step_is_forecast_within_five_percent(precision, method, changes, keys):
-    config = {**TINY, **changes}
-    recompute = keys.get("gradient_checkpointing", "none")
+    config, recompute = {**TINY, **changes}, keys.get("gradient_checkpointing", "none")
     measured = Trainer(config, precision=precision, method=method, recompute=recompute).peak()
     keys = {"hardware": "cpu:1", "micro_batch_size": 2, "precision": precision, **keys}
     forecast = memory(asked(method, data={"max_length": 128}), shape(config), **keys)
@@ -202,8 +201,7 @@ def test_dora_is_in_the_bytes_and_in_the_peak(precision, vocab):
 def test_adamw_over_lists_holds_one_more_copy_of_what_it_trains():
     """Few tokens, so that the peak is the optimizer's step."""
     walking = partial(torch.optim.AdamW, foreach=True)
-    keys = {"hardware": "cpu:1", "micro_batch_size": 1, "precision": "fp32"}
-    peaks = {}
+    keys, peaks = {"hardware": "cpu:1", "micro_batch_size": 1, "precision": "fp32"}, {}
     for name, optimizer in (("adamw", None), ("adamw_foreach", walking)):
         peaks[name] = Trainer(TINY, rows=1, length=16, optimizer=optimizer).peak()
         forecast = memory(asked("full", data={"max_length": 16}), shape(TINY), optimizer=name, **keys)

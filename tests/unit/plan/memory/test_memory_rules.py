@@ -63,8 +63,7 @@ def test_what_fits_on_one_gpu_is_what_is_known_to_fit() -> None:
 
 def test_eight_bit_states_take_a_quarter_and_small_tensors_stay_wide():
     """Matrices with rows of whole blocks of 256 are short; each tensor has a float32 count."""
-    model = shape(hidden_size=256, intermediate_size=512)
-    tensors = 6 * 9 + 3
+    model, tensors = shape(hidden_size=256, intermediate_size=512), 6 * 9 + 3
     wide = 13 * 256  # norms
     short = model.num_parameters - wide
     (one,) = held(job(), model, optimizer="adamw_8bit")

@@ -116,8 +116,7 @@ class Moved(TorchDispatchMode):
         self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        name = func.name()
+        made, name = func(*args, **(kwargs or {})), func.name()
         if not (func.is_view or name.startswith(("aten::mm", "aten::detach", "aten::empty"))):
             seen = [one for one in tree_leaves((args, made)) if isinstance(one, torch.Tensor)]
             self.bytes += sum(one.nbytes for one in {id(one): one for one in seen}.values())

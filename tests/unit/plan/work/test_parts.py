@@ -27,8 +27,7 @@ def test_every_rank_stands_in_exactly_one_forecast(layout):
 
 @given(layouts, st.sampled_from(["full", "lora"]), st.booleans())
 def test_ranks_hold_the_model_and_what_is_copied_and_nothing_else(layout, method, tied):
-    model = odd(tie_word_embeddings=tied)
-    asked = job(method=method)
+    model, asked = odd(tie_word_embeddings=tied), job(method=method)
     inventory = take_inventory(asked, model)
     cut = inventory.over_all(lambda unit: sum(tensor.elements for tensor in unit.tensors if tensor.cut))
     sliced = cut * layout.dp_replicate

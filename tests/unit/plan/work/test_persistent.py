@@ -22,8 +22,7 @@ def test_four_bit_storage_takes_4_bits_and_a_scale_for_each_block_and_of_experts
     adapters = take_inventory(job(method="qlora"), model).trained_elements
     rest = 2 * (model.num_parameters - matrices) + 4 * adapters
     assert (one.weights - rest) * 8 / matrices == 4.125
-    model = find_model("qwen3-30b-a3b", offline=True)
-    lora = {"target_modules": ["q_proj"]}
+    model, lora = find_model("qwen3-30b-a3b", offline=True), {"target_modules": ["q_proj"]}
     both = (job(method="qlora", lora=lora, train={"quantize_experts": on}) for on in (True, False))
     few, wide = (held(asked, model)[0].weights for asked in both)
     experts = [m for m in model.matrices if m.stacked]
