@@ -36,7 +36,7 @@ class Balance:
     def of(cls, config: Any, *, device: torch.device) -> Self | None:
         """Of a transformers configuration; None if not asked for, or its family's code has none."""
         coefficient = getattr(config, "router_aux_loss_coef", 0.0)
-        if not getattr(config, "output_router_logits", False) or not coefficient or not _balances(config):
+        if not coefficient or not _balances(config):
             return None
         number = getattr(config, "num_local_experts", None) or config.num_experts
         return cls(coefficient=coefficient, num_experts=number, top_k=config.num_experts_per_tok, device=device)
@@ -48,21 +48,36 @@ class Balance:
         self.pull = (scale * factor * routes).float()
         return scale * (routes * probabilities).sum()
 
-    def attach(self, logits: Tensor, scores: Tensor, chosen: Tensor) -> Tensor:
-        """The scores of a router [tokens, top_k], with the gradient of the loss behind them."""
+    def attach(self, logits: Tensor, scores: Tensor) -> Tensor:
+        """The scores of a router [tokens, top_k], with the gradient of the loss behind them. Routes
+        are those to the most probable experts, as in transformers, whatever corrects the choice."""
         if self.real is None:
             return scores
         probabilities, real = logits.float().softmax(-1), self.real.flatten()
         if self.counting:
-            routes = torch.bincount(chosen[real].flatten(), minlength=self.num_experts)
+            likeliest = probabilities[real].topk(self.top_k).indices
+            routes = torch.bincount(likeliest.flatten(), minlength=self.num_experts)
             self.seen += torch.stack([routes.double(), probabilities[real].double().sum(0)])
             return scores
         return _Attached.apply(scores, (probabilities * real.unsqueeze(1)) @ self.pull)  # pyright: ignore[reportReturnType]
 
 
+def not_balanced(config: Any) -> str:
+    """Why what a transformers configuration asks for is not computed; "" where it is, or is not
+    asked for."""
+    if hasattr(config, "router_aux_loss_coef") or not _balances(config):
+        return ""
+    return (
+        f"{config.model_type} with output_router_logits: true has a loss for even use of experts that this version "
+        "does not compute for it; set that to false in its config.json"
+    )
+
+
 def _balances(config: Any) -> bool:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+    if not getattr(config, "output_router_logits", False):
+        return False
     code = sys.modules[MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__module__]
     return hasattr(code, "load_balancing_loss_func")
 
@@ -126,13 +141,22 @@ def route(model: nn.Module, *, compute: torch.dtype, balance: Balance | None) ->
     """Makes routers decide in float32, whatever autocast and the stored types are, on operands
     rounded to the compute type as in every layout; experts compute in that type, as autocast does
     for other matrices. No router draws noise, which would differ between layouts."""
+    read = _read_by_transformers(model)
     for owner, router, experts in mixtures(model):
         for module in (owner, *router.modules()):
             module.train = partial(_without_noise, module, module.train)
             module.training = False
-        router.forward = partial(_routed, router.forward, compute, balance)
+        counts = isinstance(getattr(router, "get_base_layer", lambda one=router: one)(), read)
+        router.forward = partial(_routed, router.forward, compute, balance if counts else None)
         if compute != torch.float32:
             experts.forward = partial(_cast, experts.forward, compute)
+
+
+def _read_by_transformers(model: nn.Module) -> tuple[type, ...]:
+    """Classes of routers that its loss reads: of some models not those that look tokens up."""
+    said = (getattr(module, "_can_record_outputs", None) or {} for module in model.modules())
+    found = (one["router_logits"] for one in said if "router_logits" in one)
+    return tuple(getattr(one, "target_class", one) for one in found)
 
 
 def noise_left_out(config: Any) -> str | None:
@@ -160,7 +184,7 @@ def _routed(
     if balance is None:
         return made
     logits, scores, chosen, *more = made
-    return logits, balance.attach(logits, scores, chosen), chosen, *more
+    return logits, balance.attach(logits, scores), chosen, *more
 
 
 def _cast(forward: Callable[..., Any], compute: torch.dtype, *args: Any) -> Tensor:
