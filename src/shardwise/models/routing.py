@@ -63,8 +63,7 @@ class Balance:
 
 
 def not_balanced(config: Any) -> str:
-    """Why what a transformers configuration asks for is not computed; "" where it is, or is not
-    asked for."""
+    """Why the loss that a configuration asks for is not computed, or ""."""
     if hasattr(config, "router_aux_loss_coef") or not _balances(config):
         return ""
     return (

@@ -278,38 +278,26 @@ def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path)
     assert "gemma2" in refused(Layout(cp=2), changed=capped)
 
 
-class Own(LlamaForCausalLM):
-    """With another loss than the mean over trained tokens."""
-
-    def forward(self, *given: Any, **named: Any) -> Any:
-        return super().forward(*given, **named)
-
-
-def _hooked(model: Any) -> Any:
-    made = get_peft_model(model, lora())
-    made.register_forward_hook(print)
-    return made
-
-
+OWN = type("Own", (LlamaForCausalLM,), {"forward": print})
 #: What people change of a model that is computed around its backbone -> what is said of it.
 CHANGED: dict[str, Callable[[Any], Any]] = {
     "LlamaForCausalLM has a forward of its own": lambda model: vars(model).update(forward=print),
-    "Own has a forward of its own": lambda model: setattr(model, "__class__", Own),
+    "Own has a forward of its own": lambda model: setattr(model, "__class__", OWN),
     "the model has a loss_function of its own": lambda model: setattr(model, "loss_function", print),
     "the model has a hook": lambda model: model.register_forward_hook(print),
     "its head has a hook": lambda model: model.lm_head.register_forward_pre_hook(print),
     "the forward of lm_head was replaced": lambda model: vars(model.lm_head).update(forward=print),
     "the forward of model.norm was replaced": lambda model: vars(model.model.norm).update(forward=lambda x: x),
-    "PEFT's model has a hook": _hooked,
+    "PEFT's model has a hook": lambda model: get_peft_model(model, lora()),
 }
 
 
 def test_what_a_model_does_around_its_backbone_is_refused_and_not_left_out(folders) -> None:
     for what, change in CHANGED.items():
         model = AutoModelForCausalLM.from_pretrained(folders["untied"])
-        changed = change(model)
-        given = changed if isinstance(changed, PeftModel) else model
-        said = said_by(UnsupportedError, shardwise.parallelize, given, "single")
+        if isinstance(made := change(model), PeftModel):
+            (model := made).register_forward_hook(print)
+        said = said_by(UnsupportedError, shardwise.parallelize, model, "single")
         assert said.startswith(f"{what}, which would not run: step makes hidden states and the mean loss")
 
 

@@ -20,16 +20,16 @@ CEILINGS = {
     "interop": 1380,
     "launch": 2970,
     "methods": 390,
-    "models": 3310,
+    "models": 3330,
     "parallel": 2990,
     "plan": 8660,
     "programs": 210,
     "report": 2290,
     "spec": 5550,
-    "train": 9300,
+    "train": 9350,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51490, 32365
+ALL, ALL_TESTS = 51560, 32440
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

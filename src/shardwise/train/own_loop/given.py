@@ -46,12 +46,6 @@ _named = partial(nn.Module.named_parameters, remove_duplicate=False)
 #: Kernels that a model in memory may be set to.
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
-#: Packages of forwards whose loss is the mean over trained tokens.
-_FORWARDS = ("transformers", "liger_kernel")
-
-#: Where torch keeps a module's hooks.
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
@@ -206,11 +200,9 @@ def _refusals(base: Any, adapters: Any) -> Iterator[str]:
     if (kind := base.config._attn_implementation) not in _ATTENTION:
         yield f"the model's attn_implementation is {kind}; use {', '.join(_ATTENTION)}"
     frozen = [] if adapters is not None else [name for name, p in _named(base) if not p.requires_grad]
-    if frozen:
-        with torch.device("meta"):  # what its class freezes stays as it is
-            trained = {name for name, p in _named(type(base)(base.config)) if p.requires_grad}
-        frozen = [name for name in frozen if name in trained]
-    if frozen:
+    with torch.device("meta"):  # what its class freezes stays so
+        usual = {name for name, p in _named(type(base)(base.config)) if not p.requires_grad} if frozen else ()
+    if frozen := [name for name in frozen if name not in usual]:
         yield (
             f"{frozen[0]} is frozen (requires_grad is False); parallelize trains all weights, or adapters that "
             "PEFT puts beside frozen ones: make all trainable, or add adapters by peft.get_peft_model"
@@ -224,12 +216,13 @@ def _refusals(base: Any, adapters: Any) -> Iterator[str]:
 
 def _passed_over(base: Any, head: Any, adapters: Any) -> Iterator[str]:
     """What a model computes of its own beside its backbone and head, or not by its parameters."""
-    if "forward" in vars(base) or type(base).forward.__module__.partition(".")[0] not in _FORWARDS:
+    package = type(base).forward.__module__.partition(".")[0]
+    if "forward" in vars(base) or package not in ("transformers", "liger_kernel"):  # whose loss is the same
         yield f"{type(base).__name__} has a forward of its own"
     if hasattr(base, "_loss_function"):
         yield "the model has a loss_function of its own"
-    for name, one in {"the model": base, "its head": head, "PEFT's model": adapters}.items():
-        if any(getattr(one, hooks, None) for hooks in _HOOKS):
+    for name, one in (("the model", base), ("its head", head), ("PEFT's model", adapters)):
+        if any(getattr(one, f"_{when}_hooks", None) for when in ("forward", "forward_pre", "backward", "backward_pre")):
             yield f"{name} has a hook"
     for name, one in base.named_modules():
         if isinstance(vars(one).get("forward"), FunctionType) or (one is head and "forward" in vars(one)):
