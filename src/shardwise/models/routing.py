@@ -1,8 +1,8 @@
 """Which expert a token goes to: float32, without noise, balanced over the global batch if asked."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -62,22 +62,19 @@ class Balance:
         return _Attached.apply(scores, (probabilities * real.unsqueeze(1)) @ self.pull)  # pyright: ignore[reportReturnType]
 
 
-def not_balanced(config: Any) -> str:
-    """Why the loss that a configuration asks for is not computed, or ""."""
-    if hasattr(config, "router_aux_loss_coef") or not _balances(config):
+def loss_left_out(config: Any) -> str:
+    """Why a part of the loss that a transformers configuration asks for is not computed, or ""."""
+    unknown = not hasattr(config, "router_aux_loss_coef") and _balances(config)
+    asked = "output_router_logits: true" if unknown else "z_loss_coefficient"
+    if not unknown and not getattr(config, asked, 0):
         return ""
-    return (
-        f"{config.model_type} with output_router_logits: true has a loss for even use of experts that this version "
-        "does not compute for it; set that to false in its config.json"
-    )
+    return f"{config.model_type} with {asked} adds to its loss what this version does not compute; leave that out of it"
 
 
 def _balances(config: Any) -> bool:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
-
     if not getattr(config, "output_router_logits", False):
         return False
-    code = sys.modules[MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__module__]
+    code = import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
     return hasattr(code, "load_balancing_loss_func")
 
 
@@ -145,7 +142,7 @@ def route(model: nn.Module, *, compute: torch.dtype, balance: Balance | None) ->
         for module in (owner, *router.modules()):
             module.train = partial(_without_noise, module, module.train)
             module.training = False
-        counts = isinstance(getattr(router, "get_base_layer", lambda one=router: one)(), read)
+        counts = not read or isinstance(getattr(router, "get_base_layer", lambda one=router: one)(), read)
         router.forward = partial(_routed, router.forward, compute, balance if counts else None)
         if compute != torch.float32:
             experts.forward = partial(_cast, experts.forward, compute)

@@ -12,7 +12,8 @@ import shardwise
 from shardwise.errors import UnsupportedError
 from shardwise.models.built.shape import shape_of
 from shardwise.models.load import build_on_meta, read_config
-from shardwise.models.routing import mixtures, noise_left_out, refuse_to_deal, route
+from shardwise.models.routing import Balance, mixtures, noise_left_out, refuse_to_deal, route
+from shardwise.models.wrapper import text_config
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.train.build import Build
@@ -226,9 +227,18 @@ def test_the_loss_of_routers_is_that_of_transformers_whatever_corrects_a_choice(
     assert relative(theirs, ours) <= TOLERANCE
 
 
-def test_a_loss_of_routers_that_is_not_computed_is_refused(tmp_path) -> None:
-    tiny_config("jetmoe", output_router_logits=True).save_pretrained(tmp_path)
-    assert shape_of(str(tmp_path)).untrained.startswith("jetmoe with output_router_logits: true has a loss for even")
+@pytest.mark.parametrize(
+    ("family", "asked"), [("jetmoe", "output_router_logits: true"), ("bamba", "z_loss_coefficient")]
+)
+def test_a_part_of_the_loss_that_is_not_computed_is_refused(family, asked, tmp_path) -> None:
+    tiny_config(family, **{asked.partition(":")[0]: "true" in asked or 1.0}).save_pretrained(tmp_path)
+    assert shape_of(str(tmp_path)).untrained.startswith(f"{family} with {asked} adds to its loss what this version")
+
+
+def test_routers_of_a_language_model_beside_images_are_balanced_too() -> None:
+    config = text_config(tiny_config("qwen3_vl_moe"))
+    config.output_router_logits = True
+    assert Balance.of(config, device=torch.device("cpu")) is not None
 
 
 def test_experts_that_are_handed_no_routes_are_not_dealt(tmp_path) -> None:
