@@ -99,8 +99,8 @@ class Handed:
             refuse_others(optimizer, held=held, cut=self._cut, layout=self._world.layout.strategy)
         self._stepped_by.add(optimizer)
         for key, parameter in held.items():
-            elsewhere = parameter.grad is None or key in self._elsewhere
-            parameter.grad = None if elsewhere else plain(parameter.grad)
+            if parameter.grad is not None:
+                parameter.grad = None if key in self._elsewhere else plain(parameter.grad)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """After it: exchanges what ranks have stepped, where the optimizer holds it."""
