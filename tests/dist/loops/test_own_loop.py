@@ -285,6 +285,7 @@ CHANGED: dict[str, Callable[[Any], Any]] = {
     "Own has a forward of its own": lambda model: setattr(model, "__class__", OWN),
     "the model has a loss_function of its own": lambda model: setattr(model, "loss_function", print),
     "the model has a hook": lambda model: model.register_forward_hook(print),
+    "its backbone has a hook": lambda model: model.model.register_full_backward_hook(print),
     "its head has a hook": lambda model: model.lm_head.register_forward_pre_hook(print),
     "the forward of lm_head was replaced": lambda model: vars(model.lm_head).update(forward=print),
     "the forward of model.norm was replaced": lambda model: vars(model.model.norm).update(forward=lambda x: x),
@@ -298,7 +299,7 @@ def test_what_a_model_does_around_its_backbone_is_refused_and_not_left_out(folde
         if isinstance(made := change(model), PeftModel):
             (model := made).register_forward_hook(print)
         said = said_by(UnsupportedError, shardwise.parallelize, model, "single")
-        assert said.startswith(f"{what}, which would not run: step makes hidden states and the mean loss")
+        assert said.startswith(f"{what}, which step would not run as the model's forward does: it makes hidden")
 
 
 def test_a_name_that_the_package_lacks_is_an_ordinary_error() -> None:

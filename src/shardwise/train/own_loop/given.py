@@ -209,19 +209,21 @@ def _refusals(base: Any, adapters: Any) -> Iterator[str]:
         )
     for what in _passed_over(base, base.get_output_embeddings(), adapters):
         yield (
-            f"{what}, which would not run: step makes hidden states and the mean loss over trained tokens itself. "
-            "Leave it out, or change a class of a module inside the model"
+            f"{what}, which step would not run as the model's forward does: it makes hidden states and the mean loss "
+            "over trained tokens itself. Leave it out, or change a class of a module inside the backbone"
         )
 
 
 def _passed_over(base: Any, head: Any, adapters: Any) -> Iterator[str]:
     """What a model computes of its own beside its backbone and head, or not by its parameters."""
-    package = type(base).forward.__module__.partition(".")[0]
-    if "forward" in vars(base) or package not in ("transformers", "liger_kernel"):  # whose loss is the same
-        yield f"{type(base).__name__} has a forward of its own"
+    for one in (base, base.base_model):
+        package = type(one).forward.__module__.partition(".")[0]
+        if "forward" in vars(one) or package not in ("transformers", "liger_kernel"):  # whose loss is the same
+            yield f"{type(one).__name__} has a forward of its own"
     if hasattr(base, "_loss_function"):
         yield "the model has a loss_function of its own"
-    for name, one in (("the model", base), ("its head", head), ("PEFT's model", adapters)):
+    around = {"the model": base, "its backbone": base.base_model, "its head": head, "PEFT's model": adapters}
+    for name, one in around.items():
         if any(getattr(one, f"_{when}_hooks", None) for when in ("forward", "forward_pre", "backward", "backward_pre")):
             yield f"{name} has a hook"
     for name, one in base.named_modules():
