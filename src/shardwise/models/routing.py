@@ -1,8 +1,8 @@
 """Which expert a token goes to: float32, without noise, balanced over the global batch if asked."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -36,7 +36,7 @@ class Balance:
     def of(cls, config: Any, *, device: torch.device) -> Self | None:
         """Of a transformers configuration; None if not asked for, or its family's code has none."""
         coefficient = getattr(config, "router_aux_loss_coef", 0.0)
-        if not getattr(config, "output_router_logits", False) or not coefficient or not _balances(config):
+        if not coefficient or not _balances(config):
             return None
         number = getattr(config, "num_local_experts", None) or config.num_experts
         return cls(coefficient=coefficient, num_experts=number, top_k=config.num_experts_per_tok, device=device)
@@ -48,22 +48,33 @@ class Balance:
         self.pull = (scale * factor * routes).float()
         return scale * (routes * probabilities).sum()
 
-    def attach(self, logits: Tensor, scores: Tensor, chosen: Tensor) -> Tensor:
-        """The scores of a router [tokens, top_k], with the gradient of the loss behind them."""
+    def attach(self, logits: Tensor, scores: Tensor) -> Tensor:
+        """The scores of a router [tokens, top_k], with the gradient of the loss behind them. Routes
+        are those to the most probable experts, as in transformers, whatever corrects the choice."""
         if self.real is None:
             return scores
         probabilities, real = logits.float().softmax(-1), self.real.flatten()
         if self.counting:
-            routes = torch.bincount(chosen[real].flatten(), minlength=self.num_experts)
+            likeliest = probabilities[real].topk(self.top_k).indices
+            routes = torch.bincount(likeliest.flatten(), minlength=self.num_experts)
             self.seen += torch.stack([routes.double(), probabilities[real].double().sum(0)])
             return scores
         return _Attached.apply(scores, (probabilities * real.unsqueeze(1)) @ self.pull)  # pyright: ignore[reportReturnType]
 
 
-def _balances(config: Any) -> bool:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+def loss_left_out(config: Any) -> str:
+    """Why a part of the loss that a transformers configuration asks for is not computed, or ""."""
+    unknown = not hasattr(config, "router_aux_loss_coef") and _balances(config)
+    asked = "output_router_logits: true" if unknown else "z_loss_coefficient"
+    if not unknown and not getattr(config, asked, 0):
+        return ""
+    return f"{config.model_type} with {asked} adds to its loss what this version does not compute; leave that out of it"
 
-    code = sys.modules[MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__module__]
+
+def _balances(config: Any) -> bool:
+    if not getattr(config, "output_router_logits", False):
+        return False
+    code = import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
     return hasattr(code, "load_balancing_loss_func")
 
 
@@ -126,13 +137,22 @@ def route(model: nn.Module, *, compute: torch.dtype, balance: Balance | None) ->
     """Makes routers decide in float32, whatever autocast and the stored types are, on operands
     rounded to the compute type as in every layout; experts compute in that type, as autocast does
     for other matrices. No router draws noise, which would differ between layouts."""
+    read = _read_by_transformers(model)
     for owner, router, experts in mixtures(model):
         for module in (owner, *router.modules()):
             module.train = partial(_without_noise, module, module.train)
             module.training = False
-        router.forward = partial(_routed, router.forward, compute, balance)
+        counts = not read or isinstance(getattr(router, "get_base_layer", lambda one=router: one)(), read)
+        router.forward = partial(_routed, router.forward, compute, balance if counts else None)
         if compute != torch.float32:
             experts.forward = partial(_cast, experts.forward, compute)
+
+
+def _read_by_transformers(model: nn.Module) -> tuple[type, ...]:
+    """Classes of routers that its loss reads: of some models not those that look tokens up."""
+    said = (getattr(module, "_can_record_outputs", None) or {} for module in model.modules())
+    found = (one["router_logits"] for one in said if "router_logits" in one)
+    return tuple(getattr(one, "target_class", one) for one in found)
 
 
 def noise_left_out(config: Any) -> str | None:
@@ -160,7 +180,7 @@ def _routed(
     if balance is None:
         return made
     logits, scores, chosen, *more = made
-    return logits, balance.attach(logits, scores, chosen), chosen, *more
+    return logits, balance.attach(logits, scores), chosen, *more
 
 
 def _cast(forward: Callable[..., Any], compute: torch.dtype, *args: Any) -> Tensor:

@@ -2,13 +2,14 @@
 
 import copy
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaForCausalLM
 
 import shardwise
 from shardwise.errors import DataError, InputError, UnsupportedError
@@ -178,6 +179,8 @@ REFUSED: dict[str, str] = {
     "padding": "write -100 there",
     "nothing": "trains no token",
     "shapes": "expected one shape [rows, length]",
+    "strange": "input_ids hold 97, and the model's vocabulary is of 0 to 96",
+    "strange label": "labels hold -1, and the model's vocabulary is of 0 to 96",
     "ranks": "rank 0 and rank 1 were given different batches",
     "size": "2 processes were started; the layout pp x tp needs 4",
     "frozen": "lm_head.weight was frozen after parallelize, which has no effect; leave it out",
@@ -203,7 +206,9 @@ def _sentences(folder: Path) -> dict[str, str]:
         "padding": {**good, "labels": ids},
         "nothing": {**good, "labels": torch.full_like(labels, -100)},
         "shapes": {**good, "labels": labels[:, 1:]},
-        "ranks": {**good, "input_ids": ids + int(os.environ["RANK"])},
+        "strange": {**good, "input_ids": ids.masked_fill(ids == ids.max(), 97)},
+        "strange label": {**good, "labels": labels.masked_fill(labels == labels.max(), -1)},
+        "ranks": {**good, "input_ids": ids * int(os.environ["RANK"])},
     }
     said = {name: said_by(DataError, model.step, batch) for name, batch in wrong.items()}
     said["size"] = said_by(InputError, shardwise.parallelize, model_of(folder, None), {"tp": 2, "pp": 2})
@@ -244,6 +249,12 @@ def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path)
     assert "the adapter is of stacked experts or routers; parallelize trains those of" in refused(changed=wrapped)
     repeated = get_peft_model(base(), lora(target_modules=["q_proj"], layer_replication=[[0, 3], [1, 3]]))
     assert "the adapter replicates layers (layer_replication), which then share" in refused(changed=repeated)
+    for switch in ("merge_adapter", "disable_adapter_layers"):
+        getattr(off := get_peft_model(base(), lora()), switch)()
+        assert "merged into the model, or off; call unmerge_adapter() and enable" in refused(changed=off)
+    (resized := base()).resize_token_embeddings(105)
+    said = refused(changed=get_peft_model(resized, lora(modules_to_save=["lm_head"])))
+    assert said.startswith(f"the vocabulary has 105 tokens, and that of {folders['untied']} 97: files of an adapter")
     assert "meta device" in refused(changed=base().to("meta"))
     frozen = base()
     frozen.lm_head.weight.requires_grad_(False)
@@ -254,10 +265,41 @@ def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path)
     getattr(checkpointing, "activation_checkpointing_enable", checkpointing.gradient_checkpointing_enable)()
     assert "gradient_checkpointing='full'" in refused(changed=checkpointing)
     assert "say which precision" in refused(changed=base().half())
-    assert "not a causal language model" in refused(changed=torch.nn.Linear(2, 2))
+    for other in (torch.nn.Linear(2, 2), AutoModelForSequenceClassification.from_pretrained(folders["untied"])):
+        assert f"{type(other).__name__} is not a causal language model" in refused(changed=other)
     assert "precision fp16 scales the loss, which a loop of one's own does not" in refused("single", precision="fp16")
+    noisy = AutoModelForCausalLM.from_pretrained(folders["experts"], router_jitter_noise=0.1)
+    with pytest.warns(UserWarning, match="mixtral routes without noise"):
+        refused(changed=noisy, precision="fp16")
+    shorter = base()
+    shorter.model.layers = shorter.model.layers[:2]
+    assert refused(changed=shorter) == "the model has 2 blocks, and its config 4; set config.num_hidden_layers"
     capped = AutoModelForCausalLM.from_pretrained(toy_model(tmp_path, family="gemma2", tied=True))
     assert "gemma2" in refused(Layout(cp=2), changed=capped)
+
+
+OWN = type("Own", (LlamaForCausalLM,), {"forward": print})
+#: What people change of a model that is computed around its backbone -> what is said of it.
+CHANGED: dict[str, Callable[[Any], Any]] = {
+    "LlamaForCausalLM has a forward of its own": lambda model: vars(model).update(forward=print),
+    "Own has a forward of its own": lambda model: setattr(model, "__class__", OWN),
+    "the model has a loss_function of its own": lambda model: setattr(model, "loss_function", print),
+    "the model has a hook": lambda model: model.register_forward_hook(print),
+    "its backbone has a hook": lambda model: model.model.register_full_backward_hook(print),
+    "its head has a hook": lambda model: model.lm_head.register_forward_pre_hook(print),
+    "the forward of lm_head was replaced": lambda model: vars(model.lm_head).update(forward=print),
+    "the forward of model.norm was replaced": lambda model: vars(model.model.norm).update(forward=lambda x: x),
+    "PEFT's model has a hook": lambda model: get_peft_model(model, lora()),
+}
+
+
+def test_what_a_model_does_around_its_backbone_is_refused_and_not_left_out(folders) -> None:
+    for what, change in CHANGED.items():
+        model = AutoModelForCausalLM.from_pretrained(folders["untied"])
+        if isinstance(made := change(model), PeftModel):
+            (model := made).register_forward_hook(print)
+        said = said_by(UnsupportedError, shardwise.parallelize, model, "single")
+        assert said.startswith(f"{what}, which step would not run as the model's forward does: it makes hidden")
 
 
 def test_a_name_that_the_package_lacks_is_an_ordinary_error() -> None:

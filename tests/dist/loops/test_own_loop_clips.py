@@ -264,6 +264,7 @@ def _by_adafactor(folder: Path, saved: Path, layout: Layout | None) -> None:
     for batch in batches()[:2]:
         model.step(batch) if layout else model(**batch).loss.backward()
         for optimizer in (matrices, others):
+            by_torch(optimizer.param_groups[0]["params"], MOST)
             optimizer.step()
             optimizer.zero_grad()
     model.save_pretrained(saved)

@@ -116,6 +116,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"train_sampling_strategy": "batch_rebalance"}, "train_sampling_strategy (write random or group_by_length)"),
     ({f"{CHECKPOINTING}_kwargs": {"every_n_layers": 2}}, f"{CHECKPOINTING}_kwargs (leave it out)"),
     ({"average_tokens_across_devices": False, "torch_compile": True}, "across_devices, torch_compile"),
+    (
+        {"dataloader_drop_last": True, "gradient_accumulation_steps": 2},
+        "drop_last (with gradient_accumulation_steps it",
+    ),
     ({"accelerator_config": {"split_batches": True}}, "accelerator_config (the loader gives every rank"),
 ]
 

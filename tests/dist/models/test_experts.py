@@ -1,14 +1,19 @@
 """Mixtures of experts train as one process does, and hold what is forecast."""
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import shardwise
 from shardwise.errors import UnsupportedError
+from shardwise.models.built.shape import shape_of
 from shardwise.models.load import build_on_meta, read_config
-from shardwise.models.routing import mixtures, noise_left_out, refuse_to_deal, route
+from shardwise.models.routing import Balance, mixtures, noise_left_out, refuse_to_deal, route
+from shardwise.models.wrapper import text_config
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.train.build import Build
@@ -17,7 +22,7 @@ from tests.dist.compare import TOLERANCE, relative
 from tests.dist.memory.test_memory import must_be_forecast
 from tests.dist.saved.test_final import adapted, finish, loss_of, must_load
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import said_by
+from tests.dist.worlds import correct_routers, installed, run_world, said_by
 from tests.marks import CI
 
 #: A step of experts takes long, and a wrong one is wrong from the first.
@@ -199,6 +204,41 @@ def test_a_router_draws_no_noise_in_training_and_that_is_said(tmp_path) -> None:
     assert model.training and torch.equal(owner(hidden.clone()), owner(hidden.clone()))
     said = "phimoe routes without noise (router_jitter_noise 0.01, input_jitter_noise 0.1), as in evaluation"
     assert (noise_left_out(model.config) or "").startswith(said)
+
+
+def _of_one_step(family: str, *, is_ours: bool) -> list[float]:
+    """Loss and gradient norm, with the loss of routers, by transformers or by ours."""
+    config = tiny_config(family, output_router_logits=True, router_aux_loss_coef=0.3)
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").train()
+    correct_routers(model)
+    rows = torch.arange(3, 39).view(3, 12)
+    model = shardwise.parallelize(model, "single") if is_ours else model
+    loss = (model.step if is_ours else lambda one: model(**one).loss)({"input_ids": rows, "labels": rows})
+    if not is_ours:
+        loss.backward()
+    return [loss.item(), torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()]
+
+
+@pytest.mark.parametrize("family", installed(["minimax_m2", "deepseek_v4", "ernie4_5_moe"]))
+def test_the_loss_of_routers_is_that_of_transformers_whatever_corrects_a_choice(family) -> None:
+    """Of deepseek_v4 some routers look tokens up; of ernie4_5_moe a bias is a frozen parameter."""
+    (theirs,), (ours,) = (run_world(1, partial(_of_one_step, family, is_ours=is_ours)) for is_ours in (False, True))
+    assert relative(theirs, ours) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("family", "asked"), [("jetmoe", "output_router_logits: true"), ("bamba", "z_loss_coefficient")]
+)
+def test_a_part_of_the_loss_that_is_not_computed_is_refused(family, asked, tmp_path) -> None:
+    tiny_config(family, **{asked.partition(":")[0]: "true" in asked or 1.0}).save_pretrained(tmp_path)
+    assert shape_of(str(tmp_path)).untrained.startswith(f"{family} with {asked} adds to its loss what this version")
+
+
+def test_routers_of_a_language_model_beside_images_are_balanced_too() -> None:
+    config = text_config(tiny_config("qwen3_vl_moe"))
+    config.output_router_logits = True
+    assert Balance.of(config, device=torch.device("cpu")) is not None
 
 
 def test_experts_that_are_handed_no_routes_are_not_dealt(tmp_path) -> None:

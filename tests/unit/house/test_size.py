@@ -13,23 +13,23 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3040,
-    "catalog": 3180,
+    "api": 3050,
+    "catalog": 3210,
     "cli": 1830,
     "data": 4890,
     "interop": 1380,
-    "launch": 2970,
+    "launch": 2960,
     "methods": 390,
-    "models": 3310,
+    "models": 3320,
     "parallel": 2990,
-    "plan": 8640,
+    "plan": 8630,
     "programs": 210,
     "report": 2290,
-    "spec": 5550,
-    "train": 9300,
+    "spec": 5570,
+    "train": 9350,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51460, 32365
+ALL, ALL_TESTS = 51570, 32495
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -28,6 +28,7 @@ from shardwise.models.built.head import is_plain
 from shardwise.models.built.splits import read_ends
 from shardwise.models.built.watch import WATCHED, Seen, watch, watchable
 from shardwise.models.keys import Keys, why_unread
+from shardwise.models.routing import loss_left_out
 from shardwise.models.stage import StageEnds
 from shardwise.models.weights import Weights
 from shardwise.models.wrapper import auto_class, find_inside, language_weights, leave_others, text_config
@@ -81,7 +82,7 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
         shape = _known_shape(anatomy, data, dtype=storage) if wrapper else None
         seen, why = _watched(anatomy) if shape is None else (None, shape.untrained)
     shape = shape or BuiltDecoder(anatomy, config, data, seen).shape(storage)
-    shape = replace(shape, untrained=why or _unread(anatomy.model, Path(file)))
+    shape = replace(shape, untrained=why or loss_left_out(config) or _unread(anatomy.model, Path(file)))
     if wrapper is None:
         return shape
     return replace(

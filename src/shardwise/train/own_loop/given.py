@@ -2,21 +2,28 @@
 
 import copy
 import json
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
+from types import FunctionType
 from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.methods.lora import is_adapter, leave_inputs
+from shardwise.models.anatomy import find_anatomy
 from shardwise.models.built.shape import built_shape
+from shardwise.models.routing import noise_left_out
 from shardwise.models.wrapper import text_config
 from shardwise.parallel.mesh import World
 from shardwise.spec.adapters.asked_names import adapter_refusals
@@ -53,14 +60,8 @@ class Given:
         """Raises UnsupportedError: what it is, is not trained."""
         adapters = _peft_model(model)
         base: nn.Module = model if adapters is None else adapters.get_base_model()
-        for reason in chain(_refusals(base), () if adapters is None else _refusals_of_adapters(adapters, base)):
+        for reason in chain(_refusals(base, adapters), () if adapters is None else _of_adapters(adapters, base)):
             raise UnsupportedError(reason)
-        frozen = [name for name, p in _named(base) if not p.requires_grad]
-        if adapters is None and frozen:
-            raise UnsupportedError(
-                f"{frozen[0]} is frozen (requires_grad is False); parallelize trains all weights, or adapters that "
-                "PEFT puts beside frozen ones: make all trainable, or add adapters by peft.get_peft_model"
-            )
         return cls(base=base, adapters=adapters, values={name: p.detach() for name, p in _named(base)})
 
     @cached_property
@@ -101,6 +102,11 @@ class Given:
 
     def refuse(self, execution: Execution) -> None:
         """Raises UnsupportedError: `shardwise train` would refuse it too; says why."""
+        if left_out := noise_left_out(cast(Any, self.base).config):
+            warnings.warn(left_out, stacklevel=3)
+        blocks, stated = len(find_anatomy(self.base).blocks), self.shape.num_layers
+        if blocks < stated:
+            raise InputError(f"the model has {blocks} blocks, and its config {stated}; set config.num_hidden_layers")
         asked: dict[str, Any] = {"model": "given", "data": {"max_length": 1}}
         job = job_from_data(asked if self.lora is None else {**asked, "method": "lora", "lora": self.lora})
         reasons = execution_refusals(job, execution, model=self.shape) + adapter_refusals(self.shape, job.adapters)
@@ -170,15 +176,16 @@ def untouched(named: Iterable[tuple[str, nn.Parameter]]) -> Iterator[str]:
             yield f"{name} was frozen after parallelize, which has no effect; leave it out of the optimizer"
 
 
-def _refusals(base: Any) -> Iterator[str]:
+def _refusals(base: Any, adapters: Any) -> Iterator[str]:
     yield from untouched((name, p) for name, p in _named(base) if p.requires_grad)
-    if not hasattr(base, "config") or not hasattr(base, "get_output_embeddings"):
-        yield f"{type(base).__name__} is not a causal language model of transformers"
-    elif text_config(base.config) is not base.config:
+    classes = {kind.__name__ for kind in type(base).__mro__ if issubclass(kind, PreTrainedModel)}
+    if classes and text_config(base.config) is not base.config:
         yield (
             f"{type(base).__name__} is a model of more than text; of such a one `shardwise train` trains the language "
             "model, and parallelize takes language models alone"
         )
+    if classes.isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
+        yield f"{type(base).__name__} is not a causal language model of transformers"
     if getattr(base, "hf_quantizer", None) is not None or getattr(base, "is_quantized", False):
         yield (
             "the model is quantised; parallelize trains weights in 32 or 16 bits. For QLoRA use `shardwise train` with "
@@ -192,9 +199,39 @@ def _refusals(base: Any) -> Iterator[str]:
         yield "the model has gradient checkpointing enabled; leave it off, and write gradient_checkpointing='full'"
     if (kind := base.config._attn_implementation) not in _ATTENTION:
         yield f"the model's attn_implementation is {kind}; use {', '.join(_ATTENTION)}"
+    frozen = [] if adapters is not None else [name for name, p in _named(base) if not p.requires_grad]
+    with torch.device("meta"):  # what its class freezes stays so
+        usual = {name for name, p in _named(type(base)(base.config)) if not p.requires_grad} if frozen else ()
+    if frozen := [name for name in frozen if name not in usual]:
+        yield (
+            f"{frozen[0]} is frozen (requires_grad is False); parallelize trains all weights, or adapters that "
+            "PEFT puts beside frozen ones: make all trainable, or add adapters by peft.get_peft_model"
+        )
+    for what in _passed_over(base, base.get_output_embeddings(), adapters):
+        yield (
+            f"{what}, which step would not run as the model's forward does: it makes hidden states and the mean loss "
+            "over trained tokens itself. Leave it out, or change a class of a module inside the backbone"
+        )
 
 
-def _refusals_of_adapters(adapters: Any, base: nn.Module) -> Iterator[str]:
+def _passed_over(base: Any, head: Any, adapters: Any) -> Iterator[str]:
+    """What a model computes of its own beside its backbone and head, or not by its parameters."""
+    for one in (base, base.base_model):
+        package = type(one).forward.__module__.partition(".")[0]
+        if "forward" in vars(one) or package not in ("transformers", "liger_kernel"):  # whose loss is the same
+            yield f"{type(one).__name__} has a forward of its own"
+    if hasattr(base, "_loss_function"):
+        yield "the model has a loss_function of its own"
+    around = {"the model": base, "its backbone": base.base_model, "its head": head, "PEFT's model": adapters}
+    for name, one in around.items():
+        if any(getattr(one, f"_{when}_hooks", None) for when in ("forward", "forward_pre", "backward", "backward_pre")):
+            yield f"{name} has a hook"
+    for name, one in base.named_modules():
+        if isinstance(vars(one).get("forward"), FunctionType) or (one is head and "forward" in vars(one)):
+            yield f"the forward of {name} was replaced"
+
+
+def _of_adapters(adapters: Any, base: Any) -> Iterator[str]:
     """What PEFT trains beside LoRA's matrices and copies of modules."""
     for name, parameter in _named(base):
         known = name.endswith(_TRAINED_PARTS) if is_adapter(name) else _COPY in name
@@ -206,11 +243,23 @@ def _refusals_of_adapters(adapters: Any, base: nn.Module) -> Iterator[str]:
     variants = {type(one).__name__ for m in base.modules() for one in (getattr(m, "lora_variant", None) or {}).values()}
     if others := sorted(name for name in variants if "Dora" not in name):
         yield f"the adapter is of the variant {', '.join(others)}; LoRA, rsLoRA and DoRA are trained"
+    modules, config = [vars(module) for module in base.modules()], adapters.peft_config["default"]
+    if any(one.get("merged_adapters") or one.get("_disable_adapters") for one in modules):
+        yield "the adapter is merged into the model, or off; call unmerge_adapter() and enable_adapter_layers() before"
     if not any(p.requires_grad for p in base.parameters()):
         yield "the adapter is frozen; load it with PeftModel.from_pretrained(..., is_trainable=True)"
-    if any(isinstance(getattr(module, "parameter_name", None), str) for module in base.modules()):
+    if any(isinstance(one.get("parameter_name"), str) for one in modules):
         yield "the adapter is of stacked experts or routers; parallelize trains those of linear layers, as in attention"
-    if adapters.peft_config["default"].layer_replication:
+    if config.layer_replication:
         yield "the adapter replicates layers (layer_replication), which then share weights; leave that out"
-    if (bias := adapters.peft_config["default"].bias) != "none":
-        yield f"the adapter's bias is {bias}; use bias: none"
+    if config.bias != "none":
+        yield f"the adapter's bias is {config.bias}; use bias: none"
+    with suppress(OSError):  # transformers' for a model that is not here
+        source, tokens = config.base_model_name_or_path or "", base.config.vocab_size
+        stated = PretrainedConfig.get_config_dict(source, local_files_only=True)[0].get("vocab_size", tokens)
+        ends = (base.get_input_embeddings(), base.get_output_embeddings())
+        if stated != tokens and not all(hasattr(end, "modules_to_save") for end in ends):
+            yield (
+                f"the vocabulary has {tokens} tokens, and that of {source} {stated}: files of an adapter would lack "
+                "the new embeddings; name both ends in modules_to_save, or save the resized model and adapt that"
+            )

@@ -45,7 +45,7 @@ class Handed:
         for name, (rest, dtype) in every.items():
             parts.setdefault(name, nn.Parameter(torch.empty(0, *rest, dtype=dtype, device=self._world.device)))
         self.named: Named = [(name, parts[name]) for name in every]
-        self._elsewhere = [parts[name] for name in every if name not in placed]
+        self._elsewhere = {id(parts[name]): parts[name] for name in every if name not in placed}
         self._counts = {name: name in placed and ownership.counts(name, placed[name]) for name in every}
         self._cut = any(sharded_dims(whole) for whole in placed.values())
         self._partial = self._cut or self._world.layout.pp > 1
@@ -59,7 +59,7 @@ class Handed:
 
     def arrived(self) -> None:
         """After gradients of a step have arrived: makes them answer for whole weights."""
-        self._answer_for_wholes(self._elsewhere)
+        self._answer_for_wholes(self._elsewhere.values())
         if self._before_any is None:
             self._before_any = part_hashes(self._stepped.named)
 
@@ -98,17 +98,16 @@ class Handed:
         if self._partial and optimizer not in self._stepped_by:
             refuse_others(optimizer, held=held, cut=self._cut, layout=self._world.layout.strategy)
         self._stepped_by.add(optimizer)
-        for parameter in held.values():
-            parameter.grad = None if parameter.grad is None else plain(parameter.grad)
-        for parameter in self._elsewhere:
-            parameter.grad = None
+        for key, parameter in held.items():
+            if parameter.grad is not None:
+                parameter.grad = None if key in self._elsewhere else plain(parameter.grad)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """After it: exchanges what ranks have stepped, where the optimizer holds it."""
         held = self._held(optimizer)
         if held:
             self._stepped.after_step()
-            self._answer_for_wholes(one for one in self._elsewhere if id(one) in held)
+            self._answer_for_wholes(held[key] for key in self._elsewhere.keys() & held)
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:

@@ -59,6 +59,7 @@ INSTEAD = {
     "fp16": "write precision='mixed'",
     "fsdp": "write layout='fsdp'",
     "resume_from_checkpoint": "use `shardwise train`, which resumes",
+    "dataloader_drop_last": "with gradient_accumulation_steps it would drop the rows of several micro-batches",
     "push_to_hub": "upload the folder that save_model wrote",
     "optimizers": "they were made before the model is spread: give optimizer_cls_and_kwargs, or override "
     "create_optimizer and create_scheduler in a subclass",
@@ -115,6 +116,8 @@ def _arguments(args: Any) -> Iterator[str]:
         name, value = field.name, getattr(args, field.name)
         usual = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         stated = (value or None) != (usual or None) or name == "save_strategy"
+        if name == "dataloader_drop_last" and value and args.gradient_accumulation_steps > 1:
+            yield name
         if stated and not (VALUES[name][0](value) if name in VALUES else name in ARGUMENTS):
             yield name
 

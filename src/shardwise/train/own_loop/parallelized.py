@@ -268,8 +268,8 @@ class Parallelized:
     def _share_of(self, batch: Mapping[str, Any]) -> Iterator[GlobalBatch]:
         """This rank's rows. Inside, dropout draws from a stream of this rank's place; the user's
         random state stays as it was, so loaders that draw from it stay alike on all ranks."""
-        steady, draws = self._model.shape.steady_positions, self._drops and self.training
-        rows = global_batch(batch, world=self._world, micro_batch_size=self._micro_batch_size, steady=steady)
+        shape, draws = self._model.shape, self._drops and self.training
+        rows = global_batch(batch, world=self._world, micro_batch_size=self._micro_batch_size, shape=shape)
         gpus = [self.device] if self.device.type == "cuda" else []
         with rows_unpacked(), torch.random.fork_rng(gpus, enabled=draws):
             if draws:

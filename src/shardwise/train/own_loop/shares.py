@@ -11,17 +11,18 @@ from shardwise.data.micro_batches import FILLER, GlobalBatch, MicroBatch
 from shardwise.data.store import IGNORED
 from shardwise.errors import DataError
 from shardwise.parallel.mesh import World
+from shardwise.spec.model.shape import ModelShape
 from shardwise.train.guards.checks import gather
 
 _KEYS = ("input_ids", "labels", "attention_mask")
 
 
 def global_batch(
-    batch: Mapping[str, Any], *, world: World, micro_batch_size: int | None, steady: int | None
+    batch: Mapping[str, Any], *, world: World, micro_batch_size: int | None, shape: ModelShape
 ) -> GlobalBatch:
     """This rank's share of whole rows [rows, length]. `micro_batch_size`: rows of a forward, or
-    None; `steady`: tokens up to which rotations are. Raises DataError: no batch, or not on all."""
-    rows = _checked(batch, steady=steady)
+    None; `shape`: of the model. Raises DataError: no batch, or not on all."""
+    rows = _checked(batch, steady=shape.steady_positions, vocabulary=shape.vocab_size)
     _agree(world, rows)
     ids, labels = rows["input_ids"], F.pad(rows["labels"][:, 1:], (0, 1), value=IGNORED)
     trained = int((labels != IGNORED).sum())
@@ -56,7 +57,7 @@ def global_batch(
     return GlobalBatch(step=0, epoch=0.0, sample_ids=tuple(range(count)), micro_batches=tuple(made), **counts)
 
 
-def _checked(batch: Mapping[str, Any], *, steady: int | None) -> dict[str, torch.Tensor]:
+def _checked(batch: Mapping[str, Any], *, steady: int | None, vocabulary: int) -> dict[str, torch.Tensor]:
     """The batch on the CPU. Its mask is only checked: no padding is trained or precedes a row."""
     if lacking := [key for key in _KEYS[:2] if not isinstance(batch.get(key), torch.Tensor)]:
         raise DataError(f"the batch has no tensor {lacking[0]}; expected {', '.join(_KEYS)}, each [rows, length]")
@@ -67,6 +68,10 @@ def _checked(batch: Mapping[str, Any], *, steady: int | None) -> dict[str, torch
     if any(value.shape != ids.shape or value.ndim != 2 or not value.numel() for value in rows.values()):
         shapes = ", ".join(f"{key} {list(value.shape)}" for key, value in rows.items())
         raise DataError(f"the batch holds {shapes}; expected one shape [rows, length], not empty")
+    for key, beside in (("input_ids", 0), ("labels", IGNORED)):
+        strange = rows[key][(rows[key] != beside) & ((rows[key] < 0) | (rows[key] >= vocabulary))]
+        if len(strange):  # a slice of the vocabulary would take it for another slice's
+            raise DataError(f"{key} hold {int(strange[0])}, and the model's vocabulary is of 0 to {vocabulary - 1}")
     if steady is not None and ids.shape[1] > steady:
         raise DataError(
             f"the batch is {ids.shape[1]} tokens long: beyond {steady} this model's rotary positions follow the "
