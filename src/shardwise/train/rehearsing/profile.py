@@ -187,7 +187,7 @@ def profile_blocks(
         return replace(_fitted(taken, execution, lengths=lengths, sharded=sharded), code=", ".join(("torch", *ran)))
 
     for stand_in in (_Another, _AnotherInTuple):
-        with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+        with suppress(RuntimeError, ValueError, TypeError, LookupError, AttributeError):
             return measured(stand_in)
     return measured(None)  # what a block gives has another form
 
