@@ -131,7 +131,6 @@ def _link(table: str, name: str) -> Link:
 
 
 def _normal(name: str) -> str:
-    """A name without case, spaces, hyphens and vendor."""
     return re.sub(r"^(nvidia|amd|tesla|geforce|instinct|quadro)+", "", re.sub(r"[\s_\-]+", "", name.lower()))
 
 

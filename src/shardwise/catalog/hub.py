@@ -43,7 +43,6 @@ def _place(variable: str, name: str) -> Path:
 
 
 def _token() -> str | None:
-    """The user's token, where huggingface_hub finds it."""
     if _is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return None
     token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")

@@ -140,7 +140,6 @@ def found_before(run: RunDirectory, chosen: Plan) -> Plan:
 
 
 def _one_by_one(plan: Plan) -> Execution | None:
-    """What a plan chose, whatever its micro-batch."""
     alone = {"micro_batch_size": 1, "gradient_accumulation_steps": 1, "reduce_once": False}
     return None if plan.best is None else replace(plan.best.execution, **alone)
 

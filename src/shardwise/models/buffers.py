@@ -55,7 +55,6 @@ def names_in_files(names: Mapping[str, Any], model: nn.Module) -> set[str]:
 
 
 def _stored(names: Mapping[str, Any], model: nn.Module, weights: Weights) -> dict[str, str]:
-    """Name -> the folder's, of those that it has."""
     stored, prefix = weights.names, _prefix(model)
     found = {name: next((n for n in (name, name.removeprefix(prefix)) if n in stored), None) for name in names}
     return {name: key for name, key in found.items() if key is not None}

@@ -71,7 +71,6 @@ def _each(ends: torch.Tensor, *tensors: torch.Tensor) -> Iterator[tuple[torch.Te
 
 
 def _joined(documents: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The other way round."""
     return torch.cat([document.squeeze(0).transpose(0, 1) for document in documents])
 
 

@@ -134,7 +134,6 @@ def _worth_trying(question: Question) -> Iterator[_Tried]:
 
 
 def _other_counts(question: Question) -> Iterator[_Tried]:
-    """Half the GPUs, and twice as many of them."""
     cluster = question.cluster
     if cluster.num_gpus % 2 == 0:
         yield _on(question, cluster.part(cluster.num_gpus // 2), "half the GPUs", _LONGER)
@@ -150,7 +149,6 @@ def _on(question: Question, cluster: Cluster, name: str, drawback: str) -> _Trie
 
 
 def _with(question: Question, drawback: str | None = None, **keys: str | int) -> _Tried:
-    """Other keys of `train`."""
     memo = Memo(layouts=question.memo.layouts)
     return _Tried(
         name=", ".join(f"{key}: {value}" for key, value in keys.items()),
@@ -161,7 +159,6 @@ def _with(question: Question, drawback: str | None = None, **keys: str | int) ->
 
 
 def _again(question: Question, name: str, job: Job, sets: dict[str, Any], *, drawback: str | None = None) -> _Tried:
-    """A question whose inventory is another too."""
     try:
         return _Tried(name=name, sets=sets, question=of_job(question, job), drawback=drawback)
     except UnsupportedError as error:
@@ -187,7 +184,6 @@ def _asked_about(question: Question) -> Iterator[_Tried]:
 
 
 def _of_length(question: Question, length: int, drawback: str) -> _Tried:
-    """Rows of another length, all of which are that long."""
     tried = _Tried(name=f"rows of {length:,} tokens", sets={"data.max_length": length}, question=None)
     most = question.model.max_position_embeddings
     if length > most:

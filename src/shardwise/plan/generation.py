@@ -78,6 +78,5 @@ def _room(cluster: Cluster) -> int:
 
 
 def _price(cluster: Cluster) -> tuple[float, int]:
-    """Of an hour; then the fewest GPUs."""
     price = cluster.gpu.typical_usd_per_hour
     return (inf if price is None else price * cluster.num_gpus), cluster.num_gpus

@@ -339,7 +339,6 @@ def _too_little(cluster: Cluster) -> str:
 
 
 def _priced(cluster: Cluster, fits: bool | None, reason: str | None = None) -> Offer:
-    """A row with the prices of all GPUs and nothing else."""
     gpu, count, price = cluster.gpu, cluster.num_gpus, price_of(cluster.gpu.name)
     return Offer(
         hardware=cluster.name,
@@ -354,7 +353,6 @@ def _priced(cluster: Cluster, fits: bool | None, reason: str | None = None) -> O
 
 
 def _row(fit: _Fit, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
-    """A row with all figures of the best execution."""
     known, execution, time = _priced(fit.cluster, fits=True), fit.candidate.execution, fit.candidate.time
     total = None if time.total_seconds is None else time.total_seconds + fit.start_up
     hours, per_million = total and total / 3600, 1e6 / time.tokens_per_second / 3600

@@ -189,7 +189,6 @@ def _rate(records: Sequence[Record]) -> float | None:
 
 
 def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
-    """The sum of the first over that of the second."""
     known = [*pairs]
     total = sum(second for _, second in known)
     return sum(first for first, _ in known) / total if total > 0 else None

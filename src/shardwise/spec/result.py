@@ -44,7 +44,6 @@ def result_fault(final: Path, *, most_bytes: float = inf) -> str | None:
 
 
 def _hashed(folder: Path, most_bytes: float) -> Callable[[stat_result], bool]:
-    """Which files of a folder are hashed."""
     written_ns = (folder / MANIFEST).stat().st_mtime_ns
 
     def is_hashed(status: stat_result) -> bool:

@@ -160,7 +160,6 @@ def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, MemoryFore
 
 
 def _set_environment(job: Job) -> None:
-    """What must be set before the first use of a device."""
     leave_out_bitsandbytes(job)
     if job.train.full_determinism:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -76,7 +76,6 @@ class Answers:
 
 
 def _refused(problems: Sequence[Problem], *, place: str = "") -> Answer:
-    """Each sentence beside the field that it is about."""
     by_field: dict[str, list[str]] = {}
     general: list[str] = []
     for problem in problems:

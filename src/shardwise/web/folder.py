@@ -112,7 +112,6 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _installed() -> Iterator[tuple[str, bytes]]:
-    """What is written in Python of installed packages, with their licences."""
     for package in INSTALLED:
         found: Distribution = distribution(package)
         for file in sorted(found.files or (), key=str):
@@ -123,7 +122,6 @@ def _installed() -> Iterator[tuple[str, bytes]]:
 
 
 def _own() -> Iterator[tuple[str, bytes]]:
-    """Shardwise, without what trains."""
     root = Path(str(files(shardwise)))
     for file in sorted(root.rglob("*")):
         name = file.relative_to(root)

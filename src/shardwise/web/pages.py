@@ -277,7 +277,6 @@ def remedies(question: WebQuestion) -> list[tuple[str, dict[str, str]]]:
 
 
 def _sentence(text: str) -> str:
-    """With a capital letter and a full stop."""
     return text[:1].upper() + text[1:] + ("" if not text or text.endswith(".") else ".")
 
 

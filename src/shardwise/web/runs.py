@@ -87,7 +87,6 @@ def _line(name: str, path: Path) -> RunLine:
 
 
 def _state(run: RunDirectory, *, step: object) -> str:
-    """As the report has it; `step`: the last one that is recorded."""
     written = read_json(run.outcome) or {}
     outcome, at = written.get("outcome"), written.get("step")
     goes_on = isinstance(step, int) and isinstance(at, int) and at < step

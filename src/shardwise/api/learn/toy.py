@@ -172,7 +172,6 @@ _Spans = list[TimelineSpan]
 
 
 def _seat(drawn: Timeline, lane: Lane, *, at: float) -> tuple[Seat, _Spans, _Spans]:
-    """With what is done by then, and what is still to be computed."""
     computed, linked = drawn.of(lane, "compute"), drawn.of(lane, "links")
     now, sent = _during(computed, at), _during(linked, at)
     if now is not None and now.kind != "wait" and now.kind not in COMPUTING:  # what travels in the way of computing

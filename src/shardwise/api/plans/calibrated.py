@@ -110,7 +110,6 @@ def _rank(rank: RankMemory, more: float) -> RankMemory:
 
 
 def _saying(made: Plan, said: tuple[str, ...]) -> Plan:
-    """With sentences behind the reasons of what is chosen, or in front of the advice."""
     if made.chosen is None:
         return replace(made, advice=(*said, *made.advice))
     candidates = list(made.candidates)

@@ -97,7 +97,6 @@ def largest(sizes: Sequence[int], first: int, fits: Callable[[int], bool]) -> in
 
 
 def _forecast(planning: Planning, first: Execution, size: int, *, known: Known) -> Candidate:
-    """What is forecast of an execution with another micro-batch, whether it fits or not."""
     request = planning.request
     job = job_from_data(restricted_to(request.job.to_json(), replace(first, micro_batch_size=size)))
     made = replace(planning, request=replace(request, job=job)).plan(known)
@@ -162,7 +161,6 @@ def try_batch(
 
 
 def _rows(request: Request, execution: Execution) -> int:
-    """Of a step: as many as need so many forwards."""
     forwards = execution.gradient_accumulation_steps
     if execution.layout.pp == 1:
         forwards = min(forwards, _FORWARDS)

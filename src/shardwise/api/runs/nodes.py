@@ -121,7 +121,6 @@ def _train_as_other(
 
 @contextmanager
 def _telling(peers: Peers) -> Generator[None]:
-    """Whatever ends node 0, the others are told of it."""
     try:
         yield
     except BaseException as error:

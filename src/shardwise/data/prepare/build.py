@@ -216,7 +216,6 @@ def preview(pool: Pool, shards: Sequence[Shard], *, source_of_file: Sequence[int
 
 
 def _shown(pool: Pool, shard: Shard, row: int) -> dict[str, Any]:
-    """One row; of a long one the beginning and the end."""
     rows = shard.rows()
     start, stop = (int(rows["length"][:end].sum()) for end in (row, row + 1))
     trained, half = shard.trained()[start:stop], PREVIEW_TOKENS // 2

@@ -202,7 +202,6 @@ def _report_problems(
 
 
 def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path, ends: Ends) -> dict[str, dict[str, Any]]:
-    """Writes both stores; part name -> manifest."""
     documents = gather(shards, source_of_file=asked.source_of_file)
     by_path = documents["source"] >= len(asked.train)
     seed, fraction = asked.job.train.seed, asked.job.data.eval_fraction

@@ -177,13 +177,11 @@ class Renderer:
 
     @cached_property
     def _marks(self) -> Marks:
-        """Those of the template for chats without tools."""
         template = self.templates.get("default")
         bos = self.special_tokens.get("bos_token") or ""
         return Marks() if template is None else marks_of(template, special=self.end_marks, bos=bos)
 
     def _template(self, tools: Any) -> Template:
-        """As transformers chooses it."""
         name = "tool_use" if tools and "tool_use" in self.templates else "default"
         if name in self.templates:
             return self.templates[name]

@@ -127,7 +127,6 @@ def _is_bias(key: str, own: Mapping[str, Any]) -> bool:
 
 
 def _bare(name: str, key: str, parameter: torch.Tensor) -> Part:
-    """A parameter of a module that is no linear layer."""
     whole = _joined(name, key)
     if parameter.ndim < 2 or not parameter.requires_grad:
         return Norm(name=whole, size=parameter.numel(), width=0, frozen=not parameter.requires_grad)

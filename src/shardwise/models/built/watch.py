@@ -165,7 +165,6 @@ class _Watcher(TorchDispatchMode):
         stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
 
     def _mark(self, made: Any) -> None:
-        """Says of a tensor that it is made of tokens."""
         if isinstance(made, torch.Tensor):
             self._kept.append(made)
             self.seen.of_tokens.add(id(made))

@@ -50,6 +50,5 @@ class HostCopies(Detour):
         return torch.empty_like(tensor.detach(), device="cpu", pin_memory=self.device.type == "cuda")
 
     def _wait(self) -> None:
-        """Until everything that was copied has arrived."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()

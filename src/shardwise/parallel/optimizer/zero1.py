@@ -93,7 +93,6 @@ def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh) -> None:
 
 
 def _exchange(bucket: list[_Span], axis: DeviceMesh) -> None:
-    """One message, with its buffers."""
     degree, here, length = axis.size(), axis.get_local_rank(), sum(span.length for span in bucket)
     # A rank's rows of several weights do not lie side by side, as a message must.
     mine = bucket[0].whole.new_empty(length)

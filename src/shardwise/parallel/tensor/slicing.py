@@ -197,7 +197,6 @@ def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer) -> None:
 
 
 def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
-    """Replicates all that is not sliced."""
     for module in owner.modules():
         here = {key: p for key, p in module._parameters.items() if p is not None and not isinstance(p, DTensor)}
         if here:

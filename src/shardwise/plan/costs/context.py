@@ -40,7 +40,6 @@ def gathered_bytes(work: Work) -> float:
 
 
 def _bytes_of_head(work: Work) -> float:
-    """Keys and values of one head, of whole rows."""
     widths = work.block.head_dim + (work.block.value_head_dim or work.block.head_dim)
     return work.execution.layout.cp * work.tokens * widths * work.types.compute
 

@@ -72,7 +72,6 @@ def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal) -> str:
 
 
 def _against(one: float, other: float) -> str:
-    """Both times, with as many digits as tell them apart."""
     named = format_seconds(one), format_seconds(other)
     if named[0] == named[1]:
         named = (f"{1e3 * one:.5g} ms", f"{1e3 * other:.5g} ms") if one < 0.1 else (f"{one:.5g} s", f"{other:.5g} s")
@@ -84,7 +83,6 @@ def _num_gpus(candidate: Candidate) -> int:
 
 
 def _spent(candidate: Candidate) -> dict[str, float]:
-    """GPU seconds of a step by what they are spent on."""
     time: TimeForecast = candidate.time
     all_of_them = time.step_seconds * _num_gpus(candidate)
     return {
@@ -95,7 +93,6 @@ def _spent(candidate: Candidate) -> dict[str, float]:
 
 
 def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
-    """The largest of the differences, in words."""
     mine, best = _spent(candidate), _spent(chosen)
     most = max(mine, key=lambda kind: mine[kind] - best[kind])
     if most != "computing":
@@ -134,7 +131,6 @@ def _how_long(kind: str, mine: tuple[float, Candidate], best: tuple[float, Candi
 
 
 def _sequences(candidate: Candidate) -> int:
-    """Of a step, with those that fill up micro-batches."""
     execution = candidate.execution
     return execution.micro_batch_size * execution.gradient_accumulation_steps * execution.layout.data_world_size
 

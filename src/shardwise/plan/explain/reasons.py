@@ -117,7 +117,6 @@ def _tiles(work: Work) -> str | None:
 
 
 def _idle(work: Work, cluster: Cluster) -> str | None:
-    """GPUs that a stated product of degrees leaves over."""
     taken, left = work.execution.layout.world_size, cluster.num_gpus - work.execution.layout.world_size
     if not isinstance(work.job.layout, LayoutSpec) or not left:
         return None
@@ -158,7 +157,6 @@ def _recompute(search: Search, work: Work) -> str | None:
 
 
 def _on_one_machine(work: Work) -> int:
-    """GPUs of the layout that share a host."""
     return min(work.cluster.node.num_gpus, work.execution.layout.world_size)
 
 

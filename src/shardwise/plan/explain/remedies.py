@@ -267,7 +267,6 @@ def why_not(work: Work, memory: MemoryForecast, *, known: dict[str, bool]) -> st
 
 
 def _too_much(need: int, capacity: int) -> str:
-    """Both, with as many digits as tell them apart."""
     if format_gib(need) == format_gib(capacity):
         return f"{need / GIB:.5g} GiB of {capacity / GIB:.5g} GiB, {format_bytes(need - capacity)} too much,"
     return f"{format_gib(need)} of {format_gib(capacity)}"

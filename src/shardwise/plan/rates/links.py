@@ -78,7 +78,6 @@ class RankGroup:
 
 
 def _carried(link: Link) -> float:
-    """Bytes a second of a collective's ring."""
     share = 1.0 if link.measured else next(s for start, s in _COLLECTIVE_SHARES if link.name.startswith(start))
     return link.bytes_per_second * share
 

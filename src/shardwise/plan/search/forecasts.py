@@ -82,7 +82,6 @@ class Forecasts:
         return self.memory.fits(execution, self.question.cluster.gpu.usable_bytes)
 
     def _seconds(self, execution: Execution) -> float:
-        """Of a step."""
         return step_of(self._at_mean_length.work(execution), self._pieces(execution)).seconds
 
     def least_seconds(self, base: Execution, size: int) -> float:
@@ -158,7 +157,6 @@ class Forecasts:
         return memo.pieces[key, recompute]
 
     def _of(self, execution: Execution) -> Forecast:
-        """All that is known of an execution."""
         work, asked = self.memory.work(execution), self.question
         work = work if work.cluster is asked.cluster else replace(work, cluster=asked.cluster)
         mean, pieces = self._at_mean_length.work(execution), self._pieces(execution)

@@ -130,7 +130,6 @@ class Search:
         return None
 
     def _first_of(self, ahead: list[_Option]) -> Found | None:
-        """The fastest that fits of all that is ahead."""
         found = None
         while found is None and ahead:
             found = self._take_up(heappop(ahead), ahead)
@@ -146,7 +145,6 @@ class Search:
                 yield _Option(least + self.forecasts.seconds_on_host(base), number, 0, 0, base)
 
     def _closer(self, option: _Option) -> Iterator[_Option]:
-        """What an option stands for, at the next level."""
         base, job, forecasts, size = option.base, self.question.job, self.forecasts, -option.smaller
         if option.level == 0:
             for size in sizes_on(job, base.layout.data_world_size) if self._has_room_for(base) else ():

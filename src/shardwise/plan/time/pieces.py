@@ -84,7 +84,6 @@ def ran_by(work: Work) -> BlockTime:
 
 
 def _by_rules(work: Work, device: Device, tokens: float) -> BlockTime:
-    """The kernels of a block."""
     products, weights, inputs, remade = seconds_of_products(work, device, tokens)
     attention, attention_back = attention_seconds(work, device)
     moved = device.bytes_moved(tokens * work.of_block.saved_whole) * fused_share(work)

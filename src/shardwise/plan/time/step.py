@@ -106,7 +106,6 @@ def step_of(work: Work, pieces: Pieces | None = None) -> StepTime:
 
 
 def _forwards(work: Work, stages: tuple[StageTime, ...]) -> float:
-    """Of all micro-batches, without gradients."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     return (micros + layout.pp - 1) * max(stage.forward_pass.seconds for stage in stages)
 

@@ -315,7 +315,6 @@ def keeps_input(matrix: Matrix, setting: BlockSetting) -> bool:
 
 
 def _routes(matrix: Matrix, model: ModelShape) -> bool:
-    """Whether a matrix is a router before experts."""
     return model.has_experts and matrix.reads == "mlp_input" and not matrix.adaptable
 
 

@@ -70,7 +70,6 @@ def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
 
 
 def _refuse_experts(model: ModelShape, lora: LoraSpec) -> None:
-    """What PEFT does not do with stacked experts."""
     if not model.has_experts:
         return
     named = [] if isinstance(lora.target_modules, str) else lora.target_modules

@@ -52,7 +52,6 @@ class Unit:
 
     @cached_property
     def _in_bytes(self) -> tuple[int, int]:
-        """Elements in NF4, and as packed bytes."""
         quantised, packed = ([t.elements for t in self.tensors if getattr(t, how)] for how in ("quantised", "packed"))
         return sum(quantised), sum(packed)
 
@@ -248,7 +247,6 @@ def _taken(model: ModelShape, method: Method, adapted_by: str | None, *, experts
 
 
 def _block(kind: ModelShape, method: Method, lora: LoraSpec | None, *, experts: bool) -> Unit:
-    """The tensors of one block, adapters included."""
     tensors: list[Tensor] = []
     for matrix in kind.matrices:
         tensors += _matrix(matrix, method=method, cut=matrix.sliced_by, experts=experts)

@@ -85,7 +85,6 @@ _EXPECTATIONS = {
 
 
 def _sentence(detail: Any, path: Key, root: type[Any]) -> str:
-    """One pydantic error as a sentence."""
     key = ".".join(str(part) for part in path) or "the job"
     found: Any = detail.get("input")
     context: dict[str, Any] = detail.get("ctx") or {}

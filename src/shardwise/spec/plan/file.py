@@ -82,7 +82,6 @@ def _nested(found: Plain) -> Plain:
 
 
 def _section(found: Any, name: str) -> Plain:
-    """An object; empty where something else stands there."""
     value: Any = found.get(name)
     return cast(Plain, value) if isinstance(value, dict) else {}
 
@@ -96,7 +95,6 @@ def _with_execution(one: Any) -> Any:
 
 
 def _as_written(problem: Problem) -> Problem:
-    """With the keys as plan.json has them."""
     message = problem.message.replace(".execution.", ".").replace("offers.options", "hardware_options")
     return replace(problem, message=message)
 
@@ -118,7 +116,6 @@ def _flaws_of_facts(plan: Plan) -> Iterator[str]:
 
 
 def _flaws_of_choice(plan: Plan) -> Iterator[str]:
-    """Why the chosen candidate cannot be executed."""
     if plan.chosen is None:
         return
     if plan.chosen >= len(plan.candidates):

@@ -23,7 +23,6 @@ def format_dollars(price: Range | float) -> str:
 
 
 def _or_more(typical: float | None, known: Range | None) -> str | None:
-    """A typical cost; else the least of what is known."""
     least = None if known is None else f"from {format_dollars(known[0])}"
     return least if typical is None else format_dollars(typical)
 

@@ -74,7 +74,6 @@ def first(rows: Iterable[Row]) -> Reason | None:
 
 
 def _is_cut(layout: Layout) -> bool:
-    """Whether the backward of each stage is cut in two."""
     return layout.pp > 1 and layout.schedule == "zero_bubble"
 
 

@@ -115,7 +115,6 @@ class MemoryMeter:
         self._turn(FORWARD_BACKWARD)
 
     def _turn(self, phase: str) -> None:
-        """What is allocated from here on is of another phase."""
         if self._on_gpu:
             self._note(self._phase, torch.cuda.max_memory_allocated(self._device))
             if self._phase != LOADING:

@@ -239,7 +239,6 @@ def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict
 
 
 def _send(tensor: torch.Tensor) -> None:
-    """From every other rank to the next one, where there is one."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if rank % 2:
         dist.recv(tensor, rank - 1)

@@ -17,7 +17,6 @@ class Tracker(NamedTuple):
 
 
 def _tensorboard(_: Job, run: RunDirectory) -> Tracker:
-    """Event files in the run directory's `tensorboard/`."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(run.root / "tensorboard"))
@@ -30,7 +29,6 @@ def _tensorboard(_: Job, run: RunDirectory) -> Tracker:
 
 
 def _wandb(job: Job, run: RunDirectory) -> Tracker:
-    """Weights & Biases; project and key come from its own environment variables."""
     import wandb  # pyright: ignore[reportMissingImports]  # installed only by those who report there
 
     project = os.environ.get("WANDB_PROJECT", "shardwise")
@@ -43,7 +41,6 @@ def _wandb(job: Job, run: RunDirectory) -> Tracker:
 
 
 def _mlflow(job: Job, run: RunDirectory) -> Tracker:
-    """MLflow; the tracking server comes from its own environment variables."""
     import mlflow  # pyright: ignore[reportMissingImports]  # likewise
 
     mlflow.start_run(run_name=run.root.name)

@@ -142,7 +142,6 @@ class KnownReference:
         return found.numpy()
 
     def _write(self, path: Path, logs: Logs, world: World) -> None:
-        """Writes them, whole or not at all."""
 
         def write() -> None:
             partial = path.with_suffix(f".{os.getpid()}")

@@ -193,7 +193,6 @@ def profile_blocks(
 
 
 def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]:
-    """As `train.model` makes it of a folder."""
     model, adapted = build_on_meta(config, attn_implementation=attention_of(execution)), None
     if (inside := find_inside(model)) is not None:
         leave_others(model, inside)
@@ -318,7 +317,6 @@ class _Run:
         self._head = self._now
 
     def _read(self, start: int, *, stream: int) -> dict[str, Any]:
-        """Of the changes since `start`."""
         changes, ledger = self._ledger.changes[start:], self._ledger
         own = {id(change.allocation) for change in changes if change.allocation.part == "gradients"}
         own |= {id(ledger.cast_from[key]) for key in own if key in ledger.cast_from}
@@ -392,7 +390,6 @@ def _fitted(
 
 
 def _highest(moments: Sequence[Moment]) -> Iterator[Moment]:
-    """Those that no other exceeds in everything."""
 
     def numbers(moment: Moment) -> tuple[float, ...]:
         return moment.alive.once, *moment.alive.row, moment.gradients, moment.gradients - moment.fresh, moment.fresh

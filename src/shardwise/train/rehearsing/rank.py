@@ -152,7 +152,6 @@ def _rehearsed(
 
 
 def _follow_instants(built: Build, ledger: Ledger) -> None:
-    """From now on the ledger's instant is what happens, in the planner's names."""
 
     def turn(instant: str) -> None:
         ledger.instant = instant

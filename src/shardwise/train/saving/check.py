@@ -133,7 +133,6 @@ def _differences(groups: Any, *, expected: dict[str, Shape], stored: dict[str, S
 
 
 def _opened(folder: Path) -> dict[str, Any]:
-    """The open file of each key, of the files that `from_pretrained` opens."""
     files = {*((read_json(folder / INDEX) or {}).get("weight_map") or {}).values()}
     files = files or {ADAPTER if (folder / ADAPTER).is_file() else WEIGHTS}
     handles = [safe_open(folder / name, framework="pt") for name in sorted(files)]

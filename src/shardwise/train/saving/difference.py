@@ -73,7 +73,6 @@ def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Ten
 
 
 def _opened(folder: Path) -> dict[str, Any]:
-    """The open file of each tensor."""
     files = [safe_open(path, framework="pt") for path in sorted(folder.glob("*.safetensors"))]
     if not (found := {name: file for file in files for name in file.keys()}):  # noqa: SIM118  # a handle is no mapping
         raise FileNotFoundError(f"{folder} holds no safetensors")

@@ -145,7 +145,6 @@ def _last(standings: Sequence[Standing]) -> set[int]:
 
 
 def _places(standings: Iterable[Standing]) -> list[str]:
-    """Ranks grouped by where they are."""
     where: dict[tuple[str, bool, str], list[int]] = {}
     for one in standings:
         where.setdefault((one.place, one.waits, one.unfinished), []).append(one.rank)
