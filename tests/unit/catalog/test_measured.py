@@ -1,4 +1,4 @@
-"""Catalogue names whose family has no row: planned from what was measured of them, without torch."""
+"""Catalogue names whose family has no row: planned from what was measured, without torch."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_a_name_is_planned_without_a_build(method, rows, monkeypatch) -> None:
     monkeypatch.setattr(shapes, "block_profiles", None)
     made = plan(overrides=["model=gemma-4-31b", "hardware=8x H100-SXM", f"method={method}", f"data.{rows}"])
     assert made.best is not None
-    assert made.best.reasons[-1].endswith("was measured in PyTorch's own code, as where no package with kernels is installed")
+    assert "what its blocks keep was measured in PyTorch's own code" in made.best.reasons[-1]
 
 
 def test_what_was_not_measured_so_is_measured(monkeypatch) -> None:

@@ -21,8 +21,10 @@ from shardwise.models.built.shape import shape_of
 from shardwise.models.content import folder_content
 from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
 from shardwise.models.weights import Weights
+from shardwise.models.wrapper import text_config
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, note_revision, revision_of
+from tests.dist.tiny import tiny_config
 from tests.dist.worlds import toy_model
 from tests.refusals import must_refuse, said_by
 
@@ -204,3 +206,14 @@ def _set(name: str, place: int) -> Callable[[Path], object]:
 def test_a_file_that_differs_has_another_hash_and_weights_do_where_they_are_sampled(folder, change, name, monkeypatch):
     monkeypatch.setattr(content, "WHOLE_BYTES", (folder / WEIGHTS).stat().st_size - 1)
     assert _differing(folder, change) == {name}
+
+
+def test_stacks_of_experts_need_no_memory_while_a_model_is_built() -> None:
+    model = build_on_meta(tiny_config("qwen3_moe", moe_intermediate_size=2**36), attn_implementation="sdpa")
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
+def test_towers_need_not_know_the_attention_of_the_language_model() -> None:
+    config = tiny_config("gemma4", audio_config={"model_type": "gemma4_audio"})
+    model = build_on_meta(config, attn_implementation="varlen")
+    assert text_config(model.config)._attn_implementation == "varlen"
