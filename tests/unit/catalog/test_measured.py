@@ -1,13 +1,13 @@
 """Catalogue names whose family has no row: planned from what was measured, without torch."""
 
 import pytest
+from tools.profiles import unlisted
 
 from shardwise.api import plan
 from shardwise.api.plans import shapes
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.measured import measured
 from shardwise.catalog.models import known_models
-from tools.profiles import unlisted
 
 
 def test_every_name_without_a_row_was_measured() -> None:
