@@ -54,6 +54,5 @@ def _of_package() -> str:
 
 
 def _number(version: str) -> int:
-    """As `torch.backends.cudnn.version()` has it."""
     major, minor, patch = map(int, version.split("."))
     return 10_000 * major + 100 * minor + patch

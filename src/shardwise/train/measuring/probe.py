@@ -143,7 +143,6 @@ def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, dict[str, 
 
 
 def _copies(device: torch.device) -> float:
-    """Bytes read and written a second."""
     source = torch.ones(COPIED[device.type] // 4, device=device)
     target = torch.empty_like(source)
     return 2.0 * COPIED[device.type] / _seconds(device, lambda: target.copy_(source))

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -153,8 +153,10 @@ def profile_blocks(
     `sharded`: weights are in the compute type, as they are gathered; `casts`: as a `Ledger` takes
     it; `packages`: whose kernels run. Raises what building and running raise."""
 
-    def measured(stand_in: type[nn.Module] | None) -> ModelProfile:
-        """`stand_in`: what stands in the place of other blocks; None where all of them run."""
+    def measured(stand_in: type[nn.Module] | None, *, before: bool = False) -> ModelProfile:
+        """`stand_in`: what stands in the place of other blocks, or of those behind (`before`); None
+        where all of them run."""
+        one_by_one = stand_in is not None and not before
         fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
         compute, drops = TYPES[execution.precision].compute, not job.train.disable_dropout
         state_packed(bool(job.data.packing))
@@ -162,8 +164,9 @@ def profile_blocks(
             make = partial(_built, job, execution, deepcopy(config))
             (part,) = cut_parts(make, execution, world=world, shape=shape, drops=drops)
             anatomy = find_anatomy(part.model)
-            places = _keep_one_of_each(anatomy, stand_in)
-            kept = [anatomy.blocks[index] for index in places] if stand_in is not None else [*anatomy.blocks]
+            places = _keep_one_of_each(anatomy, stand_in, before=before)
+            kept = [block for block in anatomy.blocks if not isinstance(block, _Another)]
+            kept = [anatomy.blocks[index] for index in places] if one_by_one else kept
             if sharded:
                 for parameter in filter(torch.is_floating_point, part.model.parameters()):
                     parameter.data = parameter.data.to(compute)
@@ -178,17 +181,17 @@ def profile_blocks(
             spread = parallelize([stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
             hold_rotations(spread.modules)
             stream = shape.hidden_size * compute.itemsize
-            options: dict[str, Any] = {"embedding": anatomy.embedding, "stream": stream, "alone": stand_in is not None}
+            options: dict[str, Any] = {"embedding": anatomy.embedding, "stream": stream, "alone": one_by_one}
             run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, **options)
             ran = modes.enter_context(kernels_of(kept, packages))
             taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
-        for one in taken if stand_in is None else ():
+        for one in () if one_by_one else taken:
             one["blocks"] = [one["blocks"][place] for place in places]
         return replace(_fitted(taken, execution, lengths=lengths, sharded=sharded), code=", ".join(("torch", *ran)))
 
-    for stand_in in (_Another, _AnotherInTuple):
+    for before, stand_in in product((False, True), (_Another, _AnotherInTuple)):
         with suppress(RuntimeError, ValueError, TypeError, LookupError, AttributeError):
-            return measured(stand_in)
+            return measured(stand_in, before=before)  # before: some read what others have stored
     return measured(None)  # what a block gives has another form
 
 
@@ -204,18 +207,19 @@ def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]
     return model, adapted
 
 
-def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None) -> list[int]:
-    """Leaves one block of each kind, and returns their places, as `ModelShape.kinds` has them."""
+def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None, *, before: bool) -> list[int]:
+    """Leaves one block of each kind, and those `before` them, and returns the places of these, as
+    `ModelShape.kinds` has them."""
     counted: set[int] = set()
     kinds: dict[tuple[Any, ...], list[int]] = {}
     for index, block in enumerate(anatomy.blocks):
         own = tuple((n, tuple(p.shape)) for n, p in block.named_parameters() if id(p) not in counted)
         counted |= {id(parameter) for parameter in block.parameters()}
         kinds.setdefault(own, []).append(index)
-    kept = [alike[len(alike) // 2] for alike in sorted(kinds.values(), key=len, reverse=True)]
+    kept = [alike[0 if before else len(alike) // 2] for alike in sorted(kinds.values(), key=len, reverse=True)]
     if stand_in is None:
         return kept
-    for index in set(range(len(anatomy.blocks))) - {*kept}:
+    for index in set(range(len(anatomy.blocks))) - {*(range(max(kept)) if before else ()), *kept}:
         other = stand_in()
         other._forward_pre_hooks = anatomy.blocks[index]._forward_pre_hooks  # the first block casts the stream
         anatomy.blocks[index] = other
@@ -225,12 +229,12 @@ def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None) -> lis
 class _Another(nn.Module):
     """In the place of a block: gives another tensor than it is given, as a block does."""
 
-    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
         return hidden_states.clone()
 
 
-class _AnotherInTuple(nn.Module):
-    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor]:
+class _AnotherInTuple(_Another):
+    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
         return (hidden_states.clone(),)
 
 
