@@ -235,7 +235,7 @@ class _Another(nn.Module):
 
 class _AnotherInTuple(_Another):
     def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
-        return (hidden_states.clone(),)
+        return hidden_states.clone(), None
 
 
 def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
