@@ -17,10 +17,11 @@ from importlib.metadata import version
 from typing import Any
 
 from shardwise.api.plans.shapes import measured_under
-from shardwise.catalog.families.known import FAMILIES
+from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.measured import MEASURED, key_of, measured
 from shardwise.catalog.models import KnownModel, known_models
+from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.launch.processes.torch_helpers import block_profiles, built_shape
 from shardwise.plan import open_executions
 from shardwise.spec.job.file import parse_job
@@ -31,9 +32,14 @@ METHODS = ("full", "lora", "qlora")
 
 
 def unlisted() -> dict[str, KnownModel]:
-    """The entries of the catalogue whose family has no row."""
-    kinds = {name: one.config.get("text_config", one.config)["model_type"] for name, one in known_models().items()}
-    return {name: known_models()[name] for name, kind in kinds.items() if kind not in FAMILIES}
+    """The entries of the catalogue of which its rows say nothing."""
+    found: dict[str, KnownModel] = {}
+    for name, known in known_models().items():
+        try:
+            shape_from_data(known.config, file=name)
+        except UnlistedFamilyError:
+            found[name] = known
+    return found
 
 
 def measure(known: KnownModel) -> dict[str, Any]:
@@ -41,7 +47,7 @@ def measure(known: KnownModel) -> dict[str, Any]:
     shape, profiles = built_shape(known.config, file=f"catalogue entry {known.name}"), dict[str, Any]()
     cluster, stated = parse_hardware("8x H100-SXM"), known.config.get("text_config", known.config)
     windows = {stated[key] for key in WINDOWS if type(stated.get(key)) is int}
-    for method in METHODS:
+    for method in METHODS if shape.counted else ():
         for longest in sorted({LONGEST_MEASURED, *(window + 1 for window in windows if window >= LONGEST_MEASURED)}):
             job = _job(known.name, method, alike_from(longest, known.config))
             executions = [execution.to_json() for execution in open_executions(job, shape, cluster)]

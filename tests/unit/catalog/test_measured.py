@@ -5,7 +5,6 @@ from tools.profiles import unlisted
 
 from shardwise.api import plan
 from shardwise.api.plans import shapes
-from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.measured import measured
 from shardwise.catalog.models import known_models
 
@@ -13,7 +12,6 @@ from shardwise.catalog.models import known_models
 def test_every_name_without_a_row_was_measured() -> None:
     assert len(unlisted()) >= 20
     assert [name for name, known in unlisted().items() if measured(known.config) is None] == []
-    assert not {measured(known.config)["shape"]["family"] for known in unlisted().values()} & set(FAMILIES)
 
 
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
