@@ -71,7 +71,7 @@ def sha256_of(path: str | Path) -> str:
 
 
 #: Raised whenever the meaning or the layout of prepared data changes.
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 
 
 def source_states(sources: Sequence[Source], *, places: Places) -> tuple[FileState, ...]:
