@@ -192,11 +192,11 @@ def parse_hardware(text: str) -> Cluster:
             f"hardware is {text!r}, which leaves it open, which only `plan` answers; leave hardware out to use this "
             "machine, or name one"
         )
-    stated = _STATED_LINK.fullmatch(text)
-    match = _HARDWARE.fullmatch(_BEHIND.sub(r"\2x \1", (stated.group(1) if stated else text).strip()))
     if memory := _MEMORY.fullmatch(text.strip()):
         which = f"which is memory and not the name of a GPU{_with_memory(int(memory.group(1)))}"
         raise HardwareError(f"{said}, {which}; name one, such as '1x RTX-4090', or let all be compared: any")
+    stated = _STATED_LINK.fullmatch(text)
+    match = _HARDWARE.fullmatch(_BEHIND.sub(r"\2x \1", (stated.group(1) if stated else text).strip()))
     if match is None:
         raise HardwareError(
             f"{said}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada', '2 x 8x H100-SXM' or "

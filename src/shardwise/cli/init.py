@@ -67,7 +67,6 @@ def init(
 
 
 def _ask(key: str, given: str | None, *, yes: bool) -> str:
-    """What is stated, or answered; the usual value where nothing is asked."""
     question, usual = _QUESTIONS[key]
     if given:
         return given

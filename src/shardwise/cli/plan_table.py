@@ -272,7 +272,6 @@ def _groups_rejected(plan: Plan, *, width: int) -> list[str]:
 
 
 def _listed(kind: str, group: dict[str, str], *, width: int) -> str:
-    """As many layouts as fit on a line, and how many more there are."""
     line, room = f"  {kind}: ", width - len(", 99 more")
     for index, (strategy, reason) in enumerate(group.items()):
         entry = f"{', ' if index else ''}{strategy} ({reason})"

@@ -20,18 +20,17 @@ def report(
     """Put forecast and measurement side by side; writes report.json and report.html into the run
     directory."""
     made = api.report(run_dir)
+    lacks = next((gap.reason for gap in made.gaps if gap.file == "report.html"), None)
     if as_json:
         print_json(made.to_json())
-    elif lacks := [gap.reason for gap in made.gaps if gap.file == "report.html"]:
-        if html:
-            raise RunDirectoryError(lacks[0])
-        print_report(made, make_console())
+    elif html and lacks is not None:
+        raise RunDirectoryError(lacks)
     elif html:
         typer.echo(str(run_dir / "report.html"))
     else:
-        console = make_console()
-        print_report(made, console)
-        console.print(f"\npage: {run_dir / 'report.html'}", soft_wrap=True)
+        print_report(made, console := make_console())
+        if lacks is None:
+            console.print(f"\npage: {run_dir / 'report.html'}", soft_wrap=True)
 
 
 def print_report(report: api.Report, console: Console) -> None:

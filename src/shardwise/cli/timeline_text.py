@@ -67,7 +67,6 @@ def _overlaps(timeline: Timeline, lane: Lane) -> bool:
 
 
 def _beside(links: tuple[TimelineSpan, ...], computing: tuple[TimelineSpan, ...]) -> Iterator[TimelineSpan]:
-    """The parts of the communication during which nothing is computed."""
     busy = sorted(computing, key=lambda span: span.start)
     begins, ends = [span.start for span in busy], [span.end for span in busy]
     for span in links:

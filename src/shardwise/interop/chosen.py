@@ -143,9 +143,8 @@ class Chosen:
     @property
     def train(self) -> str:
         """The arguments of the program that trains it, with the GPUs that the layout takes."""
-        sets = self.sets
-        if self.leaves_some:
-            sets = (*(one for one in sets if not one.startswith("hardware=")), f"hardware={self.cluster.name}")
+        here = (f"hardware={self.cluster.name}",) if self.leaves_some else ()
+        sets = (*(one for one in self.sets if not here or not one.startswith("hardware=")), *here)
         return shlex.join(["train", self.path, *(word for one in sets for word in ("--set", one))])
 
     def torchrun(self, script: str, *, rank: str = "0", address: str = "") -> str:

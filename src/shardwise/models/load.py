@@ -101,15 +101,13 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
         register()
     inner = text_config(config)
     of_part = next((name for name in config.sub_configs if getattr(config, name, None) is inner), None)
+    attention = {of_part: attn_implementation} if of_part else attn_implementation
     try:
         # Rotary frequencies are computed in constructors and stand in no file: buffers stay real.
         on_meta = (nn.Module, "register_parameter", _register_on_meta), (torch, "empty", partial(_empty, torch.empty))
         with replaced(*on_meta), no_init_weights():
             model: nn.Module = auto_class(config).from_config(
-                config,
-                attn_implementation={of_part: attn_implementation} if of_part else attn_implementation,
-                dtype=torch.float32,
-                trust_remote_code=False,
+                config, attn_implementation=attention, dtype=torch.float32, trust_remote_code=False
             )
     except Exception as error:  # noqa: BLE001 - each constructor has checks of its own, and those of PyTorch
         raise UnsupportedError(f"{config.model_type} cannot be built here: {said(error)}") from None

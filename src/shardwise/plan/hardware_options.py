@@ -155,9 +155,9 @@ def best_of_catalogue(
 def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], known: Known = (None, None)) -> Plan:
     """The plan on the best of some alternatives, each whole. Raises UnsupportedError: none."""
     comparison = _Comparison(job, model, clusters, known=known)
-    for comparison.offloads in (False, True):  # the host's memory where nothing fits without
+    for offloads in (False, True):  # the host's memory where nothing fits without
         for cluster in () if comparison.fits else clusters:
-            comparison.try_on(cluster, explain=True)
+            comparison.try_on(cluster, explain=True, offloads=offloads)
     fits, best = comparison.fits, _bests(comparison.fits, alike={})
     return comparison.plan(shown=fits if len(fits) <= SHOWN else _worth_showing(fits, best), best=best)
 
@@ -196,7 +196,7 @@ class _Comparison:
         self, job: Job, model: ModelShape, among: Sequence[Cluster], *, known: Known, rented: bool = False
     ) -> None:
         self.fits: list[_Fit] = []
-        self.rented, self.offloads = rented, False
+        self.rented = rented
         self._job, self._model, self._among, (rows, lengths) = job, model, among, known
         job = job.model_copy(update={"goal": "fastest"})
         question = ask(job, model=model, cluster=among[0], num_rows=rows, lengths=lengths)
@@ -219,13 +219,15 @@ class _Comparison:
         else:
             self.try_on(cluster)
 
-    def try_on(self, cluster: Cluster, *, explain: bool = False) -> None:
-        """Looks for the best execution on some hardware; `explain` says in full why none is."""
-        tried = [fit.cluster.name for fit in self.fits] + [*self._passed] * (not self.offloads)
-        if cluster.name in tried:
+    def try_on(self, cluster: Cluster, *, explain: bool = False, offloads: bool = False) -> None:
+        """Looks for the best execution on some hardware; `explain` says in full why none is;
+        `offloads`: with the host's memory too, also where nothing was found without."""
+        passed = cluster.name in self._passed and not offloads
+        if passed or any(fit.cluster.name == cluster.name for fit in self.fits):
             return
+        question = self._on(cluster, offloads=offloads)
         try:
-            found = best_alone(self._on(cluster))
+            found = best_alone(question)
         except UnsupportedError as error:
             self._passed[cluster.name] = False, str(error)
             return
@@ -236,13 +238,13 @@ class _Comparison:
             self.fits.append(_Fit(cluster=cluster, candidate=found, start_up=start_up, least=least))
             return
         self._too_small[_kind(cluster)] = cluster.gpu.usable_bytes
-        rejected = answer(self._on(cluster)).rejected if explain else ()
+        rejected = answer(question).rejected if explain else ()
         self._passed[cluster.name] = False, rejected[0].reason if rejected else _too_little(cluster)
 
-    def _on(self, cluster: Cluster) -> Question:
-        """With offload where that is stated or people own the cards: else there are larger ones."""
+    def _on(self, cluster: Cluster, *, offloads: bool) -> Question:
+        """With offload if asked, stated, or people own the cards: else there are larger ones."""
         question = on_hardware(self._question, cluster)
-        if self._job.train.offload != "auto" or self.offloads or (_is_owned(cluster) and self.rented):
+        if offloads or self._job.train.offload != "auto" or (_is_owned(cluster) and self.rented):
             return question
         return replace(question, job=changed(question.job, "train", offload="none"))
 
@@ -301,7 +303,8 @@ class _Comparison:
             start_up=self._job.rent.sentence if self.rented and any(one.total_seconds for one in rows) else None,
         )
         if ranked:
-            asked = self._on(ranked[0].cluster)
+            first = ranked[0]
+            asked = self._on(first.cluster, offloads=first.candidate.execution.offload != "none")
             made = answer(asked)
             if self.rented and made.best is not None and goal != "fastest":
                 among = [size for size in self._among if size.num_gpus <= USUAL_GPUS and num_offers(size) > 1]

@@ -299,18 +299,7 @@ def _part(
             mlps=[block.get_submodule(mlp) for block in blocks] if execution.mlp == "chunked" and mlp else (),
             norms=[*norms, model.get_submodule(norm)] if place.is_last and norm else norms,
             mlp_ends_block=mlp_ends_block(shape),
-            parts=None
-            if execution.layout.tp == 1
-            else Parts(
-                plan=tensor_plan(anatomy.backbone.config),
-                embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
-                blocks=blocks,
-                experts=experts,
-                norm=model.get_submodule(norm),
-                head=anatomy.head if place.is_last else None,
-                compares=root.head_loss is not None and root.head_loss.takes_slices,
-                drops=root.training and drops_out(model),
-            ),
+            parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
             # Indexers learn nothing, kernels read weights past adapters, short rows fill no chunk.
             idle=any(matrix.reads == "other" for kind in shape.kinds for matrix in kind.matrices),
@@ -376,6 +365,21 @@ def join_where_alone(model: nn.Module, execution: Execution) -> None:
 def attention_of(execution: Execution) -> str:
     """transformers' name of the kernel."""
     return CONTEXT if execution.layout.cp > 1 else execution.attn_implementation
+
+
+def _slicing(
+    anatomy: Anatomy, place: StagePlace, *, root: LossModule, experts: dict[nn.Module, nn.Module], norm: str
+) -> Parts:
+    return Parts(
+        plan=tensor_plan(anatomy.backbone.config),
+        embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
+        blocks=[anatomy.blocks[index] for index in place.blocks],
+        experts=experts,
+        norm=anatomy.model.get_submodule(norm),
+        head=anatomy.head if place.is_last else None,
+        compares=root.head_loss is not None and root.head_loss.takes_slices,
+        drops=root.training and drops_out(anatomy.model),
+    )
 
 
 def _set_types(model: nn.Module, types: Dtypes) -> None:

@@ -13,20 +13,20 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3050,
+    "api": 3040,
     "catalog": 3200,
     "cli": 1830,
     "data": 4890,
     "interop": 1380,
     "launch": 2960,
     "methods": 390,
-    "models": 3320,
+    "models": 3310,
     "parallel": 2980,
     "plan": 8610,
     "programs": 210,
     "report": 2290,
     "spec": 5560,
-    "train": 9340,
+    "train": 9350,
     "web": 1320,
 }
 ALL, ALL_TESTS = 51500, 32505

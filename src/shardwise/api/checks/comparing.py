@@ -100,7 +100,6 @@ def _write(made: Versus, folder: Path) -> None:
 
 
 def _timelines(made: Versus) -> dict[str, Timeline]:
-    """The forecast step of each layout with sequential stages, and of the fastest."""
     drawn = [one for one in made.contenders if one.turns is not None]
     fastest = [made.contenders[0]] if drawn and made.contenders[0] not in drawn else []
     laid_out = {one.layout: timeline(read_plan(RunDirectory(Path(one.run)).plan)) for one in (*fastest, *drawn)}

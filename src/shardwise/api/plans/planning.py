@@ -179,7 +179,6 @@ def _solved(request: Request, name: str) -> Plan:
 
 
 def _on_open_hardware(request: Request) -> Plan:
-    """The plan on the best hardware for the goal, with what else was compared."""
     kinds = _on_offer(request)
     clusters = [size for kind in kinds for size in kind]
     with request.blaming("model"):

@@ -94,7 +94,7 @@ def _profiles(model: ModelShape, job: Job, cluster: Cluster) -> tuple[ModelProfi
     }
     under = measured_under(job, alike_from(job.data.max_length, question["config"]))
     known = measured(question["config"]) if question["cuda"] and not question["kernels"] else None
-    shipped = tuple(from_plain(ModelProfile, one) for one in (known or {"profiles": {}})["profiles"].get(under, ()))
+    shipped = tuple(from_plain(ModelProfile, one) for one in (known or {}).get("profiles", {}).get(under, ()))
     asked = {(one["precision"], one["attn_implementation"], one["gradient_checkpointing"]) for one in executions}
     if asked <= {(one.precision, one.attention, one.recompute) for one in shipped}:
         return shipped

@@ -97,7 +97,7 @@ def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
         fetched, note = fetch(spec)
         files = (SourceFile(path=str(fetched), label=spec.path, kind="parquet"),)
     else:
-        unread = ", and patterns are not read: name the folder, or a list of files" * bool({*"*?["} & {*spec.path})
+        unread = ", and patterns are not read: name the folder, or a list of files" if {*"*?["} & {*spec.path} else ""
         raise DataError.at(spec.path, f"there is no such file or folder{unread}")
     if path.exists() and spec.name is not None:
         said = f"name: {spec.name} chooses a configuration of a hub data set, but this is a local path; remove it"
