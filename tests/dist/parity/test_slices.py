@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
-from shardwise.models.stage import StagePlace, keep_stage, planned_ends
+from shardwise.models.stage import StagePlace, final_norm, keep_stage, planned_ends
 from shardwise.parallel.gradients import settle_gradients
 from shardwise.parallel.tensor.slicing import Parts, apply_tensor
 from shardwise.spec.support.splits import PLANNED_STAGES, TENSOR_FAMILIES
@@ -24,7 +24,7 @@ from shardwise.train.precision import TYPES
 from tests.dist.worlds import SMALL, installed, run_world
 
 #: Odd where tensor parallelism allows it: 97 tokens go to 2 ranks as 49 and 48.
-TOY = SMALL | {"vocab_size": 97, "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8}
+TOY = SMALL | {"vocab_size": 97, "num_hidden_layers": 4, "head_dim": 8, "rotary_dim": 4, "sliding_window": 8}
 TOY |= {"pad_token_id": 2, "bos_token_id": 0, "eos_token_id": 1, "attention_dropout": 0.0, "residual_dropout": 0.0}
 
 #: Mixtures, and configurations that want more than this toy says, are in test_families.py.
@@ -53,7 +53,7 @@ def slice_toy(model: nn.Module, mesh: DeviceMesh) -> LossModule:
     parts = find_anatomy(model)
     root = LossModule(parts, types=TYPES["fp32"], chunk=17)
     cut: dict[str, Any] = {"embedding": parts.embedding, "blocks": list(parts.blocks), "head": parts.head}
-    cut |= {"norm": parts.backbone.get_submodule("norm"), "plan": tensor_plan(model.config)}
+    cut |= {"norm": final_norm(parts, width=32), "plan": tensor_plan(model.config)}
     compares = root.head_loss is not None and root.head_loss.takes_slices
     apply_tensor(Parts(**cut, compares=compares, drops=drops_out(model)), mesh=mesh)
     return root

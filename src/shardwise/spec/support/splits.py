@@ -25,8 +25,8 @@ STAGED_FAMILIES = (
 
 #: Families whose blocks tensor parallelism slices, with the same result, by transformers' plans.
 TENSOR_FAMILIES = (
-    *(name for name in PLANNED_STAGES if name not in ("cohere", "glm", "glm4", "olmo2", "olmo3", "phi3")),
-    *("granitemoe", "llama4_text", "olmoe", "phimoe"),
+    *(name for name in PLANNED_STAGES if name not in ("glm", "glm4", "olmo2", "olmo3", "phi3")),
+    *("gpt_neox", "gptj", "granitemoe", "llama4_text", "nemotron", "olmoe", "phi", "phimoe"),
 )
 
 #: Families of the catalogue whose sequences are not cut in parts (context parallelism): their code
@@ -43,9 +43,14 @@ LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
 
 
 def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
-    """Whether a model's blocks can be split in a way: by its family, or as its build was seen."""
-    proven = STAGED_FAMILIES if split == "stages" else TENSOR_FAMILIES
-    return model.family in proven if model.built is None else split in model.built
+    """Whether a model's blocks can be split in a way: by its family, or as its build was seen.
+    Slices have no norm over all heads (Cohere's `use_qk_norm`)."""
+    if model.built is not None:
+        return split in model.built
+    if split == "stages":
+        return model.family in STAGED_FAMILIES
+    across = any(norm.name == "self_attn.q_norm" and norm.size > model.head_dim for norm in model.norms)
+    return model.family in TENSOR_FAMILIES and not across
 
 
 def heads(model: ModelShape) -> dict[str, int]:
