@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from shardwise.launch.doctor import Doctor, doctor
     from shardwise.launch.follow import Notice, Phase, StepMetrics
     from shardwise.launch.nodes.meeting import Nodes
-    from shardwise.launch.processes.data_preparation import ReportedError
+    from shardwise.launch.processes.helpers import ReportedError
     from shardwise.report.contents import Comparison, Report
     from shardwise.report.pages.render import report_templates
     from shardwise.report.parity import Agreement, Parity
@@ -73,7 +73,7 @@ NAMES = {
     "launch.doctor": "Doctor doctor",
     "launch.follow": "Notice Phase StepMetrics",
     "launch.nodes.meeting": "Nodes",
-    "launch.processes.data_preparation": "ReportedError",
+    "launch.processes.helpers": "ReportedError",
     "report.contents": "Comparison Report",
     "report.pages.render": "report_templates",
     "report.parity": "Agreement Parity",

@@ -9,8 +9,7 @@ from shardwise.catalog.models import read_model
 from shardwise.data.digests import look
 from shardwise.spec.layout.axes import Layout
 from shardwise.train.build import Build
-from shardwise.train.guards.checks import check_finite, check_sights, gather
-from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
+from shardwise.train.guards.checks import REPLICA_CHECK_STEPS, check_finite, check_replicas, check_sights, gather
 from shardwise.train.optim import gradient_norm
 from shardwise.train.update import Update
 from tests.dist.cells import prepare_cell, run_built, spread

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from shardwise.api.plans.planning import DTYPES
 from shardwise.catalog.engines import adapter_lines, model_lines
 from shardwise.errors import InputError, RunDirectoryError, UnsupportedError
-from shardwise.launch.processes.torch_helpers import run_program
+from shardwise.launch.processes.helpers import run_program
 from shardwise.launch.run_folder import finished_job
 from shardwise.spec.job.file import read_job
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, naming_a_folder, put_by_a_person

@@ -10,7 +10,7 @@ from shardwise.api.plans.planning import plan
 from shardwise.api.plans.shapes import find_model
 from shardwise.catalog.models import config_of
 from shardwise.errors import DoesNotFitError, UnsupportedError
-from shardwise.launch.processes.torch_helpers import rehearsed
+from shardwise.launch.processes.helpers import rehearsed
 from shardwise.plan import memory_of
 from shardwise.plan.work import workspace_bytes
 from shardwise.spec.cluster import Cluster

@@ -31,8 +31,7 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.execution import Execution, Precision
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.trained import execution_refusals
-from shardwise.train.guards.checks import gather
-from shardwise.train.guards.replicas import part_hashes
+from shardwise.train.guards.checks import gather, part_hashes
 from shardwise.train.model import attention_of, join_where_alone
 from shardwise.train.precision import TYPES, type_name
 

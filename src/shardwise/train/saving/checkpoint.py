@@ -22,7 +22,7 @@ from shardwise.spec.job.places import read_places
 from shardwise.spec.result import file_fault
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.guards.checks import gather
-from shardwise.train.loss_scale import LossScale
+from shardwise.train.precision import LossScale
 from shardwise.train.saving.atomic import SaveError, commit_stage, open_stage, removed_on_error, together
 from shardwise.train.saving.background import HostBuffers, in_background
 from shardwise.train.saving.checkpoint_reader import (
