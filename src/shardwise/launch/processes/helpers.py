@@ -1,4 +1,4 @@
-"""Runs in a child process what needs torch (a shape, a rehearsal, a difference), or prepares data."""
+"""Runs in a child process what needs torch (a shape, a rehearsal, a difference); prepares data."""
 
 import json
 import os

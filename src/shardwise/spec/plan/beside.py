@@ -1,4 +1,4 @@
-"""What a plan says beside its candidates: run, changes, disk, chance, and another trainer's needs."""
+"""What a plan says beside its candidates: run, changes, disk, chance, needs of another trainer."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
