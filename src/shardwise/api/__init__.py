@@ -24,8 +24,7 @@ if TYPE_CHECKING:
         write_plan_page,
     )
     from shardwise.api.plans.probing import Rates, probe
-    from shardwise.api.plans.rehearsed_plan import rehearsed_plan
-    from shardwise.api.plans.rehearsing import rehearse
+    from shardwise.api.plans.rehearsing import rehearse, rehearsed_plan
     from shardwise.api.runs.nodes import train_on_nodes
     from shardwise.api.runs.opening import Planned, Programs, Update
     from shardwise.api.runs.training import TrainResult, train
@@ -58,8 +57,7 @@ NAMES = {
     "api.plans.counting": "CountedData data",
     "api.plans.planning": "generation plan problems timeline usual_hardware write_plan write_plan_page",
     "api.plans.probing": "Rates probe",
-    "api.plans.rehearsed_plan": "rehearsed_plan",
-    "api.plans.rehearsing": "rehearse",
+    "api.plans.rehearsing": "rehearse rehearsed_plan",
     "api.runs.nodes": "train_on_nodes",
     "api.runs.opening": "Planned Programs Update",
     "api.runs.training": "TrainResult train",

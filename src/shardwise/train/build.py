@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from shardwise.data.batches import Batches, EvalBatches
-from shardwise.data.micro_batches import Batcher
+from shardwise.data.micro_batches import Batcher, Batches, EvalBatches
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import ModelError, RunDirectoryError, UnsupportedError
 from shardwise.models.known_ahead import hold_rotations, state_packed
