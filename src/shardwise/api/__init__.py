@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 # What other packages import from here; `NAMES` has the same.
 # pyright: reportUnusedImport=false
 if TYPE_CHECKING:
-    from shardwise.api.after.exporting import export, export_plan, write_export
-    from shardwise.api.after.merging import chat, merge, publishing, usage
-    from shardwise.api.after.reporting import report
+    from shardwise.api.after import chat, export, export_plan, merge, publishing, report, usage, write_export
     from shardwise.api.checks.comparing import compare
     from shardwise.api.checks.trials import Trying
     from shardwise.api.checks.verifying import verify
@@ -48,9 +46,7 @@ if TYPE_CHECKING:
 
 #: The names of each module.
 NAMES = {
-    "api.after.exporting": "export export_plan write_export",
-    "api.after.merging": "chat merge publishing usage",
-    "api.after.reporting": "report",
+    "api.after": "chat export export_plan merge publishing report usage write_export",
     "api.checks.comparing": "compare",
     "api.checks.trials": "Trying",
     "api.checks.verifying": "verify",
