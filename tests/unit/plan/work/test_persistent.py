@@ -17,7 +17,7 @@ from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.train.optim import build_optimizer
 from shardwise.units import GIB
 from tests.unit.plan.asking import Layout, elements, held, job, memory, plan, shape, take_inventory
-from tests.unit.spec.test_schedule import in_flight
+from tests.unit.spec.test_layout import in_flight
 
 
 def test_four_bit_storage_takes_4_bits_and_a_scale_for_each_block_and_of_experts_a_level() -> None:
