@@ -33,9 +33,8 @@ from shardwise.train.optim import build_optimizer, build_schedule
 from shardwise.train.precision import LossScale
 from shardwise.train.preference.known_reference import KnownReference
 from shardwise.train.preference.preferences import Preferences
-from shardwise.train.saving.checkpoint import Checkpoints
+from shardwise.train.saving.checkpoint import Checkpoints, identity_of
 from shardwise.train.saving.export import learned_ends
-from shardwise.train.saving.identity import identity_of
 from shardwise.train.step import GradientAccumulator
 from shardwise.train.watching.journal import Journal
 
