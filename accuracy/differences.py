@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from accuracy.rows import Published
 from accuracy.stacks import Stack, under_deepspeed
-from shardwise.plan.memory.stack import SLICED_LOGIT_BYTES, WHOLE_LOGIT_BYTES, Difference
-from shardwise.plan.memory.zero import Zero
+from shardwise.plan.memory.stack import SLICED_LOGIT_BYTES, WHOLE_LOGIT_BYTES, Difference, Zero
 
 #: Elements of a bucket of Qwen's ds_config_zero2.json; in zero3.json `auto`, Trainer's square of the width. Two are
 #: in turn where `overlap_comm` is.

@@ -22,7 +22,7 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.measured import MEASURED, key_of, measured
 from shardwise.catalog.models import KnownModel, known_models
 from shardwise.catalog.stated import UnlistedFamilyError
-from shardwise.launch.processes.torch_helpers import block_profiles, built_shape
+from shardwise.launch.processes.helpers import block_profiles, built_shape
 from shardwise.plan import open_executions
 from shardwise.spec.job.file import parse_job
 from shardwise.spec.job.keys import Job

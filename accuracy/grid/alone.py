@@ -39,8 +39,7 @@ from shardwise.train.build import build
 from shardwise.train.loop import launch
 from shardwise.train.measuring.memory import held
 from shardwise.train.rehearsing.command import at_once, rehearse_ranks
-from shardwise.train.rehearsing.folder import write_model, write_rows
-from shardwise.train.rehearsing.rank import alone, two_steps
+from shardwise.train.rehearsing.rank import alone, two_steps, write_model, write_rows
 from shardwise.train.watching.journal import Journal
 
 #: What a rank that is alone cannot show.

@@ -15,7 +15,7 @@ from accuracy.grid.cells import COMMON
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.processors import cpu_cluster
 from shardwise.catalog.rates import Rates, rated
-from shardwise.launch.layout_names import layout_of
+from shardwise.launch.trials import layout_of
 from shardwise.plan.answer import make_plan
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.file import job_from_data

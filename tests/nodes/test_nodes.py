@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardwise import api
-from shardwise.launch.processes.torch_helpers import weights_difference
+from shardwise.launch.processes.helpers import weights_difference
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory, read_lines, read_metrics
 from tests.nodes.conftest import STALL_SECONDS, Cluster, Started, verdict, wait_for_steps

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 # What other packages import from here; `NAMES` has the same.
 # pyright: reportUnusedImport=false
 if TYPE_CHECKING:
-    from shardwise.api.after.exporting import export, export_plan, write_export
-    from shardwise.api.after.merging import chat, merge, publishing, usage
-    from shardwise.api.after.reporting import report
+    from shardwise.api.after import chat, export, export_plan, merge, publishing, report, usage, write_export
     from shardwise.api.checks.comparing import compare
     from shardwise.api.checks.trials import Trying
     from shardwise.api.checks.verifying import verify
@@ -24,8 +22,7 @@ if TYPE_CHECKING:
         write_plan_page,
     )
     from shardwise.api.plans.probing import Rates, probe
-    from shardwise.api.plans.rehearsed_plan import rehearsed_plan
-    from shardwise.api.plans.rehearsing import rehearse
+    from shardwise.api.plans.rehearsing import rehearse, rehearsed_plan
     from shardwise.api.runs.nodes import train_on_nodes
     from shardwise.api.runs.opening import Planned, Programs, Update
     from shardwise.api.runs.training import TrainResult, train
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
     from shardwise.launch.doctor import Doctor, doctor
     from shardwise.launch.follow import Notice, Phase, StepMetrics
     from shardwise.launch.nodes.meeting import Nodes
-    from shardwise.launch.processes.data_preparation import ReportedError
+    from shardwise.launch.processes.helpers import ReportedError
     from shardwise.report.contents import Comparison, Report
     from shardwise.report.pages.render import report_templates
     from shardwise.report.parity import Agreement, Parity
@@ -49,17 +46,14 @@ if TYPE_CHECKING:
 
 #: The names of each module.
 NAMES = {
-    "api.after.exporting": "export export_plan write_export",
-    "api.after.merging": "chat merge publishing usage",
-    "api.after.reporting": "report",
+    "api.after": "chat export export_plan merge publishing report usage write_export",
     "api.checks.comparing": "compare",
     "api.checks.trials": "Trying",
     "api.checks.verifying": "verify",
     "api.plans.counting": "CountedData data",
     "api.plans.planning": "generation plan problems timeline usual_hardware write_plan write_plan_page",
     "api.plans.probing": "Rates probe",
-    "api.plans.rehearsed_plan": "rehearsed_plan",
-    "api.plans.rehearsing": "rehearse",
+    "api.plans.rehearsing": "rehearse rehearsed_plan",
     "api.runs.nodes": "train_on_nodes",
     "api.runs.opening": "Planned Programs Update",
     "api.runs.training": "TrainResult train",
@@ -73,7 +67,7 @@ NAMES = {
     "launch.doctor": "Doctor doctor",
     "launch.follow": "Notice Phase StepMetrics",
     "launch.nodes.meeting": "Nodes",
-    "launch.processes.data_preparation": "ReportedError",
+    "launch.processes.helpers": "ReportedError",
     "report.contents": "Comparison Report",
     "report.pages.render": "report_templates",
     "report.parity": "Agreement Parity",

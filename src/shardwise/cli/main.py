@@ -13,15 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise.cli.after import chat, export, merge, report
 from shardwise.cli.data import data
-from shardwise.cli.export import export
 from shardwise.cli.init import init
 from shardwise.cli.layouts import compare, verify
 from shardwise.cli.machine import doctor, probe
-from shardwise.cli.merge import chat, merge
 from shardwise.cli.plan import plan
 from shardwise.cli.rehearse import rehearse
-from shardwise.cli.report import report
 from shardwise.cli.serve import serve
 from shardwise.cli.train import train
 from shardwise.errors import InputError, ShardwiseError

@@ -32,7 +32,7 @@ def serve(
         exported.export(export, told=typer.echo)
         return
     try:
-        from shardwise.web.server import listen
+        from shardwise.web.app import listen
     except ModuleNotFoundError as error:
         message = f"{error.name} is not installed; `shardwise serve` needs it: pip install 'shardwise[web]'"
         raise InputError(message) from None

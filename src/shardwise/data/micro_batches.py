@@ -1,4 +1,4 @@
-"""Splits a global batch into micro-batches of tensors for one rank.
+"""Global batches, the same for any number of ranks, and their micro-batches of one rank as tensors.
 
 Samples are sorted by length and cut into blocks, so that micro-batches need little padding, and
 each block is dealt evenly to the ranks. Every rank computes the shapes of all ranks. Missing
@@ -8,7 +8,8 @@ There is no attention mask: kernels are told where packed documents lie, or tran
 mask from positions that restart, where `use_cache=False`.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shardwise.data.order import pack
+from shardwise.data.order import epoch_order, pack, samples_per_epoch
 from shardwise.data.store import IGNORED, PreparedData
 from shardwise.spec.layout.execution import padded_length
 
@@ -202,3 +203,65 @@ class Batcher:
         """The longest sample of the micro-step on any rank, rounded up."""
         length = padded_length(int(self.data.lengths[samples].max(initial=1)), max_length=self.data.max_length)
         return -(-length // self.length_multiple) * self.length_multiple
+
+
+class Batches:
+    """The global batches of a run. An epoch's last may be smaller; none mixes two epochs."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        *,
+        global_batch_size: int,
+        seed: int,
+        shuffle: bool,
+        num_epochs: float,
+        max_steps: int | None,
+    ) -> None:
+        self.batcher, data = batcher, batcher.data
+        self._global_batch_size = global_batch_size
+        self._seed = seed
+        self._shuffle = shuffle
+        sizes = np.bincount(data.sample_sources, minlength=len(data.weights)).tolist()
+        per_epoch = samples_per_epoch(sizes, data.weights)
+        self.steps_per_epoch = -(-per_epoch // global_batch_size)
+        # A batch never holds more than an epoch, however large it was asked to be.
+        self._num_micro_batches = -(-min(global_batch_size, per_epoch) // batcher.samples_per_forward)
+        # 0.1 * 30 is 3.0000000000000004: a step must not come of rounding
+        self.total_steps = max_steps or max(1, math.ceil(round(num_epochs * self.steps_per_epoch, 6)))
+
+    def ids_from(self, step: int) -> Iterator[Ids]:
+        """The samples of each batch after `step` steps."""
+        data = self.batcher.data
+        epoch, order = -1, np.empty(0, np.int64)
+        for done in range(step, self.total_steps):
+            if done // self.steps_per_epoch != epoch:
+                epoch = done // self.steps_per_epoch
+                order = epoch_order(
+                    data.sample_sources, weights=data.weights, seed=self._seed, epoch=epoch, shuffle=self._shuffle
+                )
+            start = done % self.steps_per_epoch * self._global_batch_size
+            yield order[start : start + self._global_batch_size]
+
+    def from_(self, step: int) -> Iterator[GlobalBatch]:
+        """The batches after `step` optimizer steps; nothing is replayed to get there."""
+        for done, ids in enumerate(self.ids_from(step), start=step + 1):
+            micros = self._num_micro_batches
+            yield self.batcher.split(ids, num_micro_batches=micros, step=done, epoch=done / self.steps_per_epoch)
+
+
+class EvalBatches:
+    """Every sample once, longest first; each `GlobalBatch` holds one micro-batch per rank."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        self._batcher = batcher
+
+    def __len__(self) -> int:
+        return math.ceil(len(self._batcher.data) / self._batcher.samples_per_forward)
+
+    def __iter__(self) -> Iterator[GlobalBatch]:
+        order = np.argsort(-self._batcher.data.lengths.astype(np.int64), kind="stable")
+        for number in range(len(self)):
+            start = number * self._batcher.samples_per_forward
+            ids = order[start : start + self._batcher.samples_per_forward]
+            yield self._batcher.split(ids, num_micro_batches=1, step=number + 1, epoch=(number + 1) / len(self))

@@ -3,7 +3,7 @@
 import os
 
 from shardwise.errors import InputError
-from shardwise.spec.plan.disk import Disk
+from shardwise.spec.plan.beside import Disk
 from shardwise.spec.plan.forecast import Plan, TimeForecast
 from shardwise.spec.request import Request
 from shardwise.spec.run import RunDirectory

@@ -15,7 +15,7 @@ from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job, TrainSpec
 from shardwise.spec.job.places import write_places
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.disk import saved_type
+from shardwise.spec.plan.beside import saved_type
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Request, restricted_to

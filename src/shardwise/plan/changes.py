@@ -11,7 +11,7 @@ from shardwise.plan.search import Memo, Question, ask, best_alone, changed, of_j
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job, LoraSpec
-from shardwise.spec.plan.changes import PlannedChange
+from shardwise.spec.plan.beside import PlannedChange
 from shardwise.spec.plan.forecast import Candidate, cost_text
 from shardwise.units import format_count, format_gib, format_seconds
 

@@ -5,7 +5,7 @@ from shardwise.plan.time import num_steps
 from shardwise.plan.work import TYPES
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.disk import Disk, saved_type
+from shardwise.spec.plan.beside import Disk, saved_type
 
 _WIDTHS = {"float64": 8, "float32": 4}  # of other types: 2
 

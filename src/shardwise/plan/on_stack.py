@@ -13,8 +13,8 @@ from shardwise.plan.memory import (
 )
 from shardwise.plan.work import work_of, work_of_plan
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.beside import OnStack
 from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.plan.on_stack import OnStack
 
 #: Fields of a difference -> what they are called in a sentence.
 _NAMES = {

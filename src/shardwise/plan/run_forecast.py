@@ -1,21 +1,25 @@
-"""Forecasts the memory of a plan's job as it is run otherwise: by another execution, or for the
-rows that a run saw, which may all be shorter than the longest of its data."""
+"""A plan's job as it is run: how long, and the memory of another execution, or for the rows that a
+run saw, which may all be shorter than the longest of its data."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from typing import Literal
 
 from shardwise.plan.costs.saved_on_host import saved_on_host
 from shardwise.plan.memory import forecast_memory, holdings_of, moments
 from shardwise.plan.search import ask, work_on
+from shardwise.plan.time import num_steps
 from shardwise.plan.work import Alive, Holding, Work, work_of_plan
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.forecast import MemoryForecast, Plan, SeenMemory
+from shardwise.spec.plan.beside import RunForecast
+from shardwise.spec.plan.forecast import Candidate, MemoryForecast, Plan, SeenMemory, cost_text
 from shardwise.spec.run import EVALUATION, FORWARD_BACKWARD, LOADING, OPTIMIZER, SAVING
+from shardwise.units import format_seconds
 
 #: Phases of the instants that belong to no forward or backward.
 _PHASES = {
@@ -82,3 +86,25 @@ def _of_several(holding: Holding, first: Work, later: Work) -> Iterator[tuple[st
     yield from ((instant, alive) for instant, alive in backward if "forward" not in instant)
     yield from moments(later, holding, beside=first, gradients=False)
     yield from moments(later, holding, gradients=True)
+
+
+_SAID = {"stated": "as data.num_rows says", "counted": "counted", "sampled": "counted, with the lengths of a sample"}
+
+
+def run_of(
+    job: Job, best: Candidate | None, *, num_rows: int | None, rows_from: Literal["stated", "counted", "sampled"] | None
+) -> RunForecast:
+    """The run of a job's chosen candidate. `rows_from`: where the number of rows comes from."""
+    steps = num_steps(job.train, num_rows=num_rows)
+    seconds = None if best is None else best.time.total_seconds
+    usd = None if best is None else best.cost.usd
+    sentence = "its rows are not known yet" if job.data.path else "say data.num_rows for time and cost"
+    if steps is not None:
+        rows = "" if num_rows is None else f" of {num_rows:,} rows ({_SAID[rows_from or 'stated']})"
+        took = "" if seconds is None else f": {format_seconds(seconds)}"
+        cost = "" if best is None or usd is None else f", {cost_text(best.cost)}"
+        sentence = f"{steps:,} step{'s' if steps > 1 else ''}{rows}{took}{cost}"
+    source = rows_from if num_rows is not None else None if steps is None else "max_steps"
+    return RunForecast(
+        rows_from=source, num_rows=num_rows, num_steps=steps, seconds=seconds, usd=usd, sentence=sentence
+    )

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from shardwise.data.batches import Batches, EvalBatches
-from shardwise.data.micro_batches import Batcher
+from shardwise.data.micro_batches import Batcher, Batches, EvalBatches
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import ModelError, RunDirectoryError, UnsupportedError
 from shardwise.models.known_ahead import hold_rotations, state_packed
@@ -26,17 +25,16 @@ from shardwise.spec.run import TRIAL_ROWS, RunDirectory, read_json, revision_of
 from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS
 from shardwise.train.guards.checks import read_back_states
 from shardwise.train.guards.read_back import LiveTypes, read_back_places
-from shardwise.train.loss_scale import LossScale
 from shardwise.train.measuring.memory import MemoryMeter
 from shardwise.train.measuring.metrics import Metrics
 from shardwise.train.measuring.trackers import Trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
+from shardwise.train.precision import LossScale
 from shardwise.train.preference.known_reference import KnownReference
 from shardwise.train.preference.preferences import Preferences
-from shardwise.train.saving.checkpoint import Checkpoints
+from shardwise.train.saving.checkpoint import Checkpoints, identity_of
 from shardwise.train.saving.export import learned_ends
-from shardwise.train.saving.identity import identity_of
 from shardwise.train.step import GradientAccumulator
 from shardwise.train.watching.journal import Journal
 

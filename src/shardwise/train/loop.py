@@ -6,8 +6,7 @@ from shardwise.data.digests import look
 from shardwise.data.micro_batches import GlobalBatch
 from shardwise.spec.run import EVALUATION, SAVING
 from shardwise.train.build import Build
-from shardwise.train.guards.checks import GuardError, check_finite, check_sights
-from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
+from shardwise.train.guards.checks import REPLICA_CHECK_STEPS, GuardError, check_finite, check_replicas, check_sights
 from shardwise.train.optim import gradient_norm
 from shardwise.train.update import Update
 from shardwise.train.watching.journal import Journal

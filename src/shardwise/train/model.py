@@ -34,7 +34,7 @@ from shardwise.parallel.experts import RealRows
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.tensor.slicing import Parts
-from shardwise.spec.adapters.asked_names import adapter_refusals
+from shardwise.spec.adapters.targets import adapter_refusals
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape

@@ -17,7 +17,7 @@ from shardwise.parallel.context import own_parts
 from shardwise.parallel.mesh import World, to_device
 from shardwise.parallel.single_stage import Inputs
 from shardwise.train.cross_entropy import RowLoss, Targets
-from shardwise.train.loss_scale import LossScale
+from shardwise.train.precision import LossScale
 from shardwise.train.preference.preferences import Preferences, as_reference
 
 #: Padding is left out where no more than this part of rows remains: to join these is a copy.

@@ -13,9 +13,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train import worker
 from shardwise.train.build import Build
-from shardwise.train.guards import replicas
-from shardwise.train.guards.checks import GuardError
-from shardwise.train.guards.replicas import check_replicas, part_hashes
+from shardwise.train.guards import checks
+from shardwise.train.guards.checks import GuardError, check_replicas, part_hashes
 from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
@@ -35,7 +34,7 @@ def _hash(tensor: torch.Tensor) -> int:
     ("chunk", "dtype"), [(7, torch.uint8), (7, torch.bfloat16), (2**20, torch.float32), (7, torch.float64)]
 )
 def test_a_changed_word_or_two_that_changed_places_change_the_hash(dtype, chunk, monkeypatch) -> None:
-    monkeypatch.setattr(replicas, "CHUNK_WORDS", chunk)
+    monkeypatch.setattr(checks, "CHUNK_WORDS", chunk)
     draw = random.Random(0)
     tensor = torch.arange(60).to(dtype).view(6, 10)
     known = _hash(tensor)

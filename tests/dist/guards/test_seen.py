@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.data.batches import Batches
-from shardwise.data.micro_batches import GlobalBatch
+from shardwise.data.micro_batches import Batches, GlobalBatch
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import read_metrics
 from shardwise.train.build import Build

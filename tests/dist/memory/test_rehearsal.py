@@ -14,8 +14,7 @@ from shardwise.train.build import Build, build
 from shardwise.train.loop import launch
 from shardwise.train.measuring.memory import held
 from shardwise.train.rehearsing.command import rehearse_ranks
-from shardwise.train.rehearsing.folder import write_rows
-from shardwise.train.rehearsing.rank import alone
+from shardwise.train.rehearsing.rank import alone, write_rows
 from shardwise.train.watching.journal import Journal
 from tests.dist.cells import LAYOUTS, execution, planned, run_built, train_on
 from tests.dist.worlds import run_world, toy_model

@@ -1,16 +1,17 @@
-"""Guards are always on, so they must cost next to nothing: under 1 % of a step."""
+"""Guards are always on, and cost under 1 % of a step; ranks import what their lane uses."""
 
+import json
 import time
 from statistics import median
 
 import pytest
 
+from shardwise import api
 from shardwise.catalog.models import read_model
 from shardwise.data.digests import look
 from shardwise.spec.layout.axes import Layout
 from shardwise.train.build import Build
-from shardwise.train.guards.checks import check_finite, check_sights, gather
-from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
+from shardwise.train.guards.checks import REPLICA_CHECK_STEPS, check_finite, check_replicas, check_sights, gather
 from shardwise.train.optim import gradient_norm
 from shardwise.train.update import Update
 from tests.dist.cells import prepare_cell, run_built, spread
@@ -55,3 +56,38 @@ def test_guards_take_less_than_a_hundredth_of_a_step(layout, make_job, models, t
     for step, guards in run_built(_costs, prepare_cell(make_job(folder), tmp_path / "run"), spread(layout)):
         print(f"step {1e3 * step:.1f} ms, guards {1e3 * guards:.3f} ms: {guards / step:.3%}")
         assert guards < 0.01 * step
+
+
+#: A worker that says what it has imported when it ends.
+LISTING = """
+import atexit, json, os, sys
+from pathlib import Path
+from shardwise.spec.begin import awaited_family
+
+assert awaited_family() == "llama"
+path = Path(os.environ["TEST_IMPORTED"]) / os.environ["RANK"]
+atexit.register(lambda: path.write_text(json.dumps(sorted(sys.modules))))
+"""
+
+#: Beside torch.distributed.tensor, torch._dynamo and sympy, which transformers and PEFT import.
+UNUSED = (
+    *("torch.distributed.pipelining", "torch.distributed.run"),
+    *("torch.utils.tensorboard", "tensorboard", "wandb", "mlflow", "bitsandbytes.functional"),
+    *("datasets", "pandas", "pyarrow", "shardwise.data.prepare.ingest", "shardwise.plan", "shardwise.api"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "method"), [(1, "full"), pytest.param(2, "lora", marks=pytest.mark.rare)], ids=["single", "ddp"]
+)
+def test_a_rank_imports_what_its_lane_uses(make_job, worker, tmp_path, monkeypatch, processes, method) -> None:
+    monkeypatch.setenv("TEST_IMPORTED", str(tmp_path))
+    settings = {"hardware": f"cpu:{processes}", "layout": "ddp" if processes > 1 else "auto"}
+    train = {"max_steps": 1, "warmup_steps": 0}
+    job = make_job(method=method, train=train, output_dir=str(tmp_path / "run"), **settings)
+    assert api.train(job, programs=worker(LISTING, warm=False)).outcome == "finished"
+    for rank in range(processes):
+        imported = json.loads((tmp_path / str(rank)).read_text())
+        assert [name for name in UNUSED if name in imported] == []
+        assert "transformers" in imported

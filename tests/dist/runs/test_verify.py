@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from shardwise import api
-from shardwise.launch.processes.torch_helpers import weights_difference
+from shardwise.launch.processes.helpers import weights_difference
 from shardwise.report.parity import agreement
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job

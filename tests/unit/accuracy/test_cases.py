@@ -9,7 +9,7 @@ from accuracy.rows import memory_figures, tokens_per_second
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import find_gpu
 from shardwise.catalog.models import known_models
-from shardwise.plan.memory.zero import Zero
+from shardwise.plan.memory.stack import Zero
 from shardwise.units import GIB, MIB
 from tests.unit.accuracy.published import LORA, row
 

@@ -13,7 +13,7 @@ from shardwise import api
 from shardwise.api.learn.pages import plan_as_part
 from shardwise.catalog.noted_data import noted_data
 from shardwise.data.prepare.prepare import prepare
-from shardwise.launch.processes.data_preparation import ReportedError
+from shardwise.launch.processes.helpers import ReportedError
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.file import read_job
 from shardwise.spec.plan.file import plan_from_json

@@ -11,7 +11,7 @@ import pytest
 from typer import BadParameter
 
 from shardwise import api
-from shardwise.cli.merge import chat, merged_lines
+from shardwise.cli.after import chat, merged_lines
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.result import naming_a_folder, result_fault, settings_of

@@ -3,7 +3,7 @@
 import pytest
 
 from shardwise import api
-from shardwise.api.after.reporting import memory_seen
+from shardwise.api.after import memory_seen
 from shardwise.spec.run import RunDirectory, write_json
 
 

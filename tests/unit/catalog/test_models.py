@@ -1,4 +1,4 @@
-"""What a job's `model:` may name, and what is said of an adapter's use elsewhere."""
+"""What a job's `model:` may name, measured models too; what is said of adapters elsewhere."""
 
 import json
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -7,10 +7,14 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from tools.profiles import unlisted
 
+from shardwise.api import plan
+from shardwise.api.plans import shapes
 from shardwise.catalog.engines import KINDS, LLAMA_CPP, VLLM, adapter_lines, model_lines, rank_of
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.hub import is_hub_id
+from shardwise.catalog.measured import measured
 from shardwise.catalog.models import find_model, known_models, read_model
 from shardwise.errors import ModelError
 from tests.dist.worlds import said_by
@@ -203,3 +207,29 @@ def test_the_page_has_the_same_table() -> None:
     rows = [f"| {kind.name} | {cell(kind.vllm, kind.options)} | {cell(kind.llama_cpp)} |" for kind in KINDS]
     table = "\n".join([f"| adapter | {VLLM} | {LLAMA_CPP} |", "|---|---|---|", *rows])
     assert f"\n\n{table}\n\n" in PAGE.read_text(encoding="utf-8")
+
+
+def test_every_name_without_a_row_was_measured() -> None:
+    assert len(unlisted()) >= 20
+    assert [name for name, known in unlisted().items() if measured(known.config) is None] == []
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+@pytest.mark.parametrize("rows", ["max_length=512", "max_length=8192"])
+def test_a_name_is_planned_without_a_build(method, rows, monkeypatch) -> None:
+    monkeypatch.setattr(shapes, "built_shape", None)
+    monkeypatch.setattr(shapes, "block_profiles", None)
+    made = plan(overrides=["model=gemma-4-31b", "hardware=8x H100-SXM", f"method={method}", f"data.{rows}"])
+    assert made.best is not None
+    assert "what its blocks keep was measured in PyTorch's own code" in made.best.reasons[-1]
+
+
+def test_what_was_not_measured_so_is_measured(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(shapes, "block_profiles", lambda question: asked.append(question) or "not here")
+    keys = ["model=qwen3.5-0.8b", "hardware=1x H100-SXM", "method=lora"]
+    plan(overrides=keys)
+    assert not asked
+    plan(overrides=[*keys, "lora.r=3"])
+    assert asked
+    assert known_models()["qwen3.5-0.8b"].config == asked[0]["config"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardwise.api import Rehearsal, Rehearsing, plan
-from shardwise.api.plans.rehearsed_plan import with_rehearsals
+from shardwise.api.plans.rehearsing import with_rehearsals
 from shardwise.catalog.models import read_model
 from shardwise.errors import UnsupportedError
 from shardwise.spec.layout.axes import Layout

@@ -14,8 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.masking_utils import find_packed_sequence_indices
 
-from shardwise.data.batches import Batches, EvalBatches
-from shardwise.data.micro_batches import FILLER, Batcher, GlobalBatch
+from shardwise.data.micro_batches import FILLER, Batcher, Batches, EvalBatches, GlobalBatch
 from shardwise.data.order import epoch_order, pack, permutation, samples_per_epoch
 from shardwise.data.store import IGNORED, PreparedData
 from tests.unit.data.helpers import store

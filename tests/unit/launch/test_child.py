@@ -8,9 +8,8 @@ from contextlib import nullcontext
 import pytest
 
 from shardwise.errors import ModelError
-from shardwise.launch.processes import torch_helpers
-from shardwise.launch.processes.data_preparation import ReportedError, prepare_data
-from shardwise.launch.processes.torch_helpers import built_shape
+from shardwise.launch.processes import helpers
+from shardwise.launch.processes.helpers import ReportedError, built_shape, prepare_data
 from tests.marks import first
 from tests.unit.fakes import processes_of, wait_until
 
@@ -18,7 +17,7 @@ LAUNCHER = """
 import sys
 from pathlib import Path
 from shardwise.errors import ShardwiseError
-from shardwise.launch.processes.data_preparation import prepare_data
+from shardwise.launch.processes.helpers import prepare_data
 from shardwise.spec.run import RunDirectory
 try:
     prepare_data(RunDirectory(Path(sys.argv[1])), module=sys.argv[2])
@@ -76,8 +75,8 @@ REFUSES = "json.dump({'refused': [json.load(sys.stdin)['file'] + ' is odd']}, sy
 )
 def test_a_build_that_fails_says_why_and_one_without_an_end_is_ended(build, limit, said, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(torch_helpers, "MODEL_SHAPE", "standin")
-    monkeypatch.setattr(torch_helpers, "LIMIT_SECONDS", limit)
+    monkeypatch.setattr(helpers, "MODEL_SHAPE", "standin")
+    monkeypatch.setattr(helpers, "LIMIT_SECONDS", limit)
     (tmp_path / "standin.py").write_text(build)
     with pytest.raises(ModelError, match=said):
         built_shape({"model_type": "stranger"}, file="m/config.json")

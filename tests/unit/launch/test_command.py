@@ -6,8 +6,7 @@ from importlib import metadata
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.launch import cudnn
-from shardwise.launch.doctor import doctor, supported_ranges
+from shardwise.launch.doctor import doctor, old_cudnn, supported_ranges
 from shardwise.launch.processes import command
 from shardwise.launch.processes.command import rank_environment, require_torch, worker_environment
 from shardwise.launch.processes.torchrun import joined_environment
@@ -83,17 +82,17 @@ def test_doctor_says_what_an_old_cudnn_of_the_system_costs_and_nothing_of_a_new_
     old, new, found = (tmp_path / f"libcudnn.so.{version}" for version in ("9.10.2", "9.15.1", "9"))
     old.touch()
     found.symlink_to(old.name)
-    said, hint = cudnn.old_cudnn(["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
+    said, hint = old_cudnn(["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
     assert said == (
         f"cuDNN 9.10.2 in {tmp_path}, a folder of LD_LIBRARY_PATH, hides the one that torch brings; below 9.15.1 "
         "PyTorch takes FlashAttention-2 here, and attention over long rows takes about 1.6 times as long"
     )
     assert hint == f"leave {tmp_path} out of LD_LIBRARY_PATH"
-    assert cudnn.old_cudnn(["NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 5090", "Z9000"]) is None
+    assert old_cudnn(["NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 5090", "Z9000"]) is None
     old.rename(new)
     found.unlink()
     found.symlink_to(new.name)
-    assert cudnn.old_cudnn(["NVIDIA H100 80GB HBM3"]) is None
+    assert old_cudnn(["NVIDIA H100 80GB HBM3"]) is None
 
 
 @pytest.mark.parametrize(
@@ -107,6 +106,6 @@ def test_doctor_says_what_an_old_cudnn_of_torch_costs(monkeypatch, version, says
             raise metadata.PackageNotFoundError(name)
         return version
 
-    monkeypatch.setattr(cudnn.metadata, "version", of)
-    found = cudnn.old_cudnn(["NVIDIA H100 80GB HBM3"])
+    monkeypatch.setattr(metadata, "version", of)
+    found = old_cudnn(["NVIDIA H100 80GB HBM3"])
     assert found is None if says is None else found is not None and found[0].startswith(says)

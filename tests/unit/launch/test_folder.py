@@ -24,7 +24,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.request import read_request
 from shardwise.spec.result import HASHED_BYTES
 from shardwise.spec.run import RunDirectory, append_line, read_json, write_json
-from shardwise.train.saving.identity import identity_of
+from shardwise.train.saving.checkpoint import identity_of
 from tests.refusals import said_by
 
 

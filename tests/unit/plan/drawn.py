@@ -1,10 +1,17 @@
-"""Executions at a GPU's scale, drawn at random: a question in a line, and its answer."""
+"""Executions at a GPU's scale, drawn at random: a question in a line, and its answer.
+
+`python -m tests.unit.plan.drawn "REASON"` keeps today's answers where they moved, with the reason;
+with `--anew` in front it draws others.
+"""
 
 import csv
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -20,8 +27,11 @@ from tests.unit.plan.asking import Execution, Layout, forecast_memory, job, work
 
 SEED, COUNT = 46, 500
 STORED = Path(__file__).with_name("drawn.tsv")
-#: How far an answer may move.
-MOVES = 0.02
+#: Why there are these answers: a line for each time that they were written, the last for today's.
+REASONS = Path(__file__).with_name("drawn_reasons.txt")
+#: How far an answer may move; how near to what there is the upper end of a peak lies where a
+#: verdict may change.
+MOVES, NEAR = 0.02, 0.012
 #: The share of a GPU's memory that a peak takes: less is a toy, more nobody would ask for.
 _LEAST, _MOST = 0.1, 3.0
 _AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
@@ -71,17 +81,45 @@ def answer(drawn: Drawn) -> Answer:
     return Answer(memory.peak_bytes, memory.peak_high_bytes, memory.capacity_bytes, seconds)
 
 
-def stored() -> Iterator[tuple[Drawn, int, bool, float]]:
+Row = tuple[Drawn, int, bool, float]
+
+
+def stored() -> Iterator[Row]:
     """Each question with the peak, verdict and seconds of when somebody last looked."""
     for line in STORED.read_text(encoding="utf-8").splitlines():
         *question, document, peak, fits, seconds = line.split("\t")
         yield Drawn._make([*question, int(document)]), int(peak), bool(int(fits)), float(seconds)
 
 
-def write(rows: Iterable[tuple[Drawn, int, bool, float]]) -> None:
+def compared() -> tuple[list[Row], list[str]]:
+    """The questions, with today's answers where these moved; and what moved, in words."""
+    rows, moved = list(stored()), list[str]()
+    for at, (drawn, peak, fits, seconds) in enumerate(rows):
+        said = answer(drawn)
+        far = {"peak": said.peak / peak - 1, "step": said.seconds / seconds - 1}
+        here = [f"{name} {by:+.2%}: {drawn}" for name, by in far.items() if abs(by) > MOVES]
+        if said.fits != fits and abs(said.high / said.capacity - 1) > NEAR:
+            here.append(f"fits {said.fits} at {said.high / said.capacity:.3f} of what there is: {drawn}")
+        if here:
+            rows[at] = (drawn, said.peak, said.fits, said.seconds)
+        moved += here
+    return rows, moved
+
+
+def digest() -> str:
+    """Of the stored answers."""
+    return sha256(STORED.read_bytes()).hexdigest()[:12]
+
+
+def write(rows: Iterable[Row], *, reason: str) -> None:
+    """Keeps answers. Raises SystemExit: nobody says why."""
+    if not reason.strip():
+        raise SystemExit("stored answers are written with a reason: add in a sentence what moves them, and why")
     with STORED.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
         lines.writerows((*drawn, peak, int(fits), f"{seconds:.6g}") for drawn, peak, fits, seconds in rows)
+    with REASONS.open("a", encoding="utf-8") as file:
+        file.write(f"{datetime.now(UTC):%Y-%m-%d} {digest()} {' '.join(reason.split())}\n")
 
 
 def draw() -> Iterator[tuple[Drawn, Answer]]:
@@ -156,5 +194,12 @@ def _json(keys: dict[str, Any]) -> str:
     return json.dumps(keys, separators=(",", ":"))
 
 
+def main(*words: str) -> None:
+    if words[:1] == ("--anew",):
+        write(((drawn, said.peak, said.fits, said.seconds) for drawn, said in draw()), reason=" ".join(words[1:]))
+    else:
+        write(compared()[0], reason=" ".join(words))
+
+
 if __name__ == "__main__":
-    write((drawn, said.peak, said.fits, said.seconds) for drawn, said in draw())
+    main(*sys.argv[1:])

@@ -1,30 +1,32 @@
-"""500 executions at a GPU's scale are forecast within 2 % as before, no verdict changed.
+"""500 executions at a GPU's scale are forecast within 2 % as before, no verdict changed."""
 
-`pytest tests/unit/plan/test_drawn.py --update-golden` keeps what moved since; say in the commit
-why. `python -m tests.unit.plan.drawn` draws others.
-"""
+from pathlib import Path
 
 import pytest
 
-from tests.unit.plan.drawn import COUNT, MOVES, answer, stored, write
-
-#: How near to what there is the upper end of a peak lies where a verdict may change.
-NEAR = 0.012
+from tests.unit.plan import drawn
 
 
-def test_drawn_executions_are_forecast_as_they_were(request: pytest.FixtureRequest) -> None:
-    rows, moved = list(stored()), list[str]()
-    for at, (drawn, peak, fits, seconds) in enumerate(rows):
-        said = answer(drawn)
-        far = {"peak": said.peak / peak - 1, "step": said.seconds / seconds - 1}
-        here = [f"{name} {by:+.2%}: {drawn}" for name, by in far.items() if abs(by) > MOVES]
-        if said.fits != fits and abs(said.high / said.capacity - 1) > NEAR:
-            here.append(f"fits {said.fits} at {said.high / said.capacity:.3f} of what there is: {drawn}")
-        if here:
-            rows[at] = (drawn, said.peak, said.fits, said.seconds)
-        moved += here
-    assert len(rows) == COUNT
-    if request.config.getoption("--update-golden"):
-        write(rows)
-    else:
-        assert not moved, "\n".join([f"{len(moved)} answers of {COUNT} moved", *moved[:20]])
+def test_drawn_executions_are_forecast_as_they_were() -> None:
+    rows, moved = drawn.compared()
+    assert len(rows) == drawn.COUNT
+    keep = 'if meant: python -m tests.unit.plan.drawn "REASON"'
+    assert not moved, "\n".join([f"{len(moved)} answers of {drawn.COUNT} moved; {keep}", *moved[:20]])
+
+
+def test_stored_answers_are_those_of_the_last_reason() -> None:
+    lines = [line.split(maxsplit=2) for line in drawn.REASONS.read_text(encoding="utf-8").splitlines()]
+    assert all(len(line) == 3 for line in lines)
+    assert lines[-1][1] == drawn.digest(), "drawn.tsv was written without a reason; tests/unit/plan/drawn.py has one"
+
+
+def test_answers_are_written_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, before = list(drawn.stored()), drawn.STORED.read_bytes()
+    for name in ("STORED", "REASONS"):
+        monkeypatch.setattr(drawn, name, tmp_path / name)
+    with pytest.raises(SystemExit, match="written with a reason"):
+        drawn.write(rows, reason=" ")
+    assert not drawn.STORED.exists()
+    drawn.write(rows, reason="a rule\ncounts more")
+    assert drawn.STORED.read_bytes() == before
+    assert drawn.REASONS.read_text().endswith(f" {drawn.digest()} a rule counts more\n")

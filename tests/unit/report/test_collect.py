@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.api.after import reporting
+from shardwise import api
 from shardwise.api.runs.training import TrainResult
 from shardwise.cli.train import closing_lines
 from shardwise.errors import RunDirectoryError
@@ -318,7 +318,7 @@ def test_report_json_is_whole_and_states_each_error(run) -> None:
     run.report_html.unlink()
     run.report_html.mkdir()
     must_refuse(RunDirectoryError, "the report cannot be written", write_report, collect(run), run)
-    made = reporting.report(run.root)
+    made = api.report(run.root)
     assert (made.gaps[-1].file, "the report cannot be written" in made.gaps[-1].reason) == ("report.html", True)
     said = closing_lines(TrainResult(run=run, outcome="finished", step=2, report=made))
     assert any(line.startswith("  report   is missing: ") for line in said), said

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.cli.after import print_report
 from shardwise.cli.console import make_console
-from shardwise.cli.report import print_report
 from shardwise.report import pages
 from shardwise.report.collect import collect
 from shardwise.report.contents import RunOutcome

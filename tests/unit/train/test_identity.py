@@ -7,7 +7,7 @@ import pytest
 from shardwise.errors import ModelError
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places
-from shardwise.train.saving.identity import identity_of, refuse_another
+from shardwise.train.saving.checkpoint import identity_of, refuse_another
 
 PLACES = Places(by_key={"data.path": "job.yaml:4", "train.learning_rate": "--set", "train": "job.yaml:7"}, file="job")
 MODEL = {"config.json": "1", "model.safetensors": "2"}

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.api.checks.trials import Trials
 from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
-from shardwise.launch.processes.torch_helpers import weights_difference
+from shardwise.launch.processes.helpers import weights_difference
 from shardwise.launch.trials import REFERENCE, Trial, Unable, clear
 from shardwise.report.parity import Agreement, agreement, failed, looked_at_damped, looked_at_plainly, may_be_rounding
 from shardwise.spec.job.keys import TrainSpec

@@ -1,14 +1,18 @@
-"""Finished runs are noted with what they measured over their forecasts; plans say so."""
+"""What measured runs say of a plan: finished ones over their forecasts, and the chance to fit."""
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import floor
 
 from shardwise.catalog.calibration import Calibration, MeasuredRun, RunKind, calibration, note_run, noted_runs
+from shardwise.catalog.measured_errors import OTHERS, OWN, errors_of
+from shardwise.catalog.probe import screen_bytes
 from shardwise.catalog.processors import cpu_model, usable_cores
 from shardwise.errors import InputError
 from shardwise.report.contents import Report
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.plan.beside import Chance
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory
 from shardwise.spec.run import RunDirectory
@@ -132,3 +136,39 @@ def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | N
         rejected=(*gave_way, *(one for one in made.rejected if (one.strategy, one.layout) not in decided)),
         advice=() if chosen is not None else (*sentences, *made.advice),
     )
+
+
+def with_chance(made: Plan) -> Plan:
+    """The plan with its chance; not where nothing fits, nor on CPU processes."""
+    best = made.best
+    if best is None or made.hardware["node"]["gpu"]["kind"] == "cpu":
+        return made
+    memory, theirs = best.memory, made.on_stack
+    # What the allocator holds is what has to fit, and grows with what it has given out.
+    held = memory.peak_reserved_bytes
+    if theirs is not None:
+        held = theirs.peak_bytes * (memory.peak_reserved_bytes / memory.peak_bytes)
+    errors = errors_of(OWN if theirs is None else OTHERS, best.execution.layout)
+    # Cards that are rented drive no screen.
+    screen = 0 if made.offers else screen_bytes(made.job["hardware"], made.hardware["node"]["gpu"]["name"])
+    share = errors.chance_below((memory.capacity_bytes - screen) / held)
+    return replace(
+        made,
+        chance=Chance(
+            in_100=min(99, max(1, floor(100 * share))),
+            group=errors.name,
+            rows=errors.rows,
+            sources=errors.sources,
+            narrowed_by=_narrowed_by(made),
+            screen_bytes=screen,
+        ),
+    )
+
+
+def _narrowed_by(made: Plan) -> str:
+    """Another trainer's step can only be run; this one's can be counted and measured."""
+    if made.on_stack is not None:
+        return f"one step of {made.on_stack.target} on such a GPU (torch.cuda.max_memory_reserved)"
+    if made.data is None:
+        return "shardwise data, which counts how long the rows are"
+    return "shardwise plan --rehearse, which counts every tensor"

@@ -11,8 +11,7 @@ from shardwise.api.plans.shapes import read_request
 from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.noted_data import noted_data
 from shardwise.launch.processes.command import require_torch
-from shardwise.launch.processes.data_preparation import ReportedError, prepare_data
-from shardwise.launch.processes.torch_helpers import sample_rows
+from shardwise.launch.processes.helpers import ReportedError, prepare_data, sample_rows
 from shardwise.plan import run_of
 from shardwise.spec.data_facts import DataFacts, Known
 from shardwise.spec.job.keys import Job

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from shardwise.api.plans.calibrated import with_runs
-from shardwise.api.plans.chances import with_chance
+from shardwise.api.plans.calibrated import with_chance, with_runs
 from shardwise.api.plans.counting import KnownData
 from shardwise.api.plans.for_target import plan_for_target
 from shardwise.api.plans.shapes import find_model, profiled, read_request

@@ -24,7 +24,7 @@ from shardwise.catalog.rates import (
 )
 from shardwise.errors import InputError
 from shardwise.launch.processes.command import worker_environment
-from shardwise.launch.processes.torch_helpers import run_program
+from shardwise.launch.processes.helpers import run_program
 from shardwise.plan.answer import make_plan
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.file import job_from_data

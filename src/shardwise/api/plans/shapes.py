@@ -16,7 +16,7 @@ from shardwise.catalog import models
 from shardwise.catalog.measured import measured
 from shardwise.catalog.rope_scaling import scaled_config, scaled_shape
 from shardwise.catalog.stated import UnlistedFamilyError, can_build
-from shardwise.launch.processes.torch_helpers import block_profiles, built_shape
+from shardwise.launch.processes.helpers import block_profiles, built_shape
 from shardwise.plan import open_executions
 from shardwise.spec import request as spec
 from shardwise.spec.cluster import Cluster

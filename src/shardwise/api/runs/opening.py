@@ -13,7 +13,7 @@ from shardwise.launch.disk_room import check_disk
 from shardwise.launch.follow import Notice, Phase, StepMetrics, tell
 from shardwise.launch.lock import locked
 from shardwise.launch.processes.command import PREPARATION, WORKER, require_torch
-from shardwise.launch.processes.data_preparation import prepare_data
+from shardwise.launch.processes.helpers import prepare_data
 from shardwise.launch.processes.torchrun import Place
 from shardwise.launch.processes.workers import forget_last_launch
 from shardwise.launch.requirements import check_compiler, check_present, check_trainable, place_of, training_cluster

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from shardwise.api.after.reporting import report
+from shardwise.api.after import report
 from shardwise.api.plans.calibrated import note
 from shardwise.api.plans.shapes import read_request
 from shardwise.api.runs.batch import check_open, find_batch

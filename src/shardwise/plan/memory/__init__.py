@@ -3,5 +3,4 @@
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.memory.forecast import Peaks, forecast_memory, holdings_of, moments
-from shardwise.plan.memory.stack import SLICED_LOGIT_BYTES, WHOLE_LOGIT_BYTES, Difference, peak_of_stack
-from shardwise.plan.memory.zero import Zero
+from shardwise.plan.memory.stack import SLICED_LOGIT_BYTES, WHOLE_LOGIT_BYTES, Difference, Zero, peak_of_stack

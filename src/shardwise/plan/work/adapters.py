@@ -5,8 +5,15 @@ from dataclasses import replace
 
 from shardwise.errors import UnsupportedError, quoted
 from shardwise.plan.work.tensors import Tensor
-from shardwise.spec.adapters.asked_names import adapter_refusals, is_saved
-from shardwise.spec.adapters.targets import adapter_rank, half_named, hold_of, is_copied, names_it
+from shardwise.spec.adapters.targets import (
+    adapter_rank,
+    adapter_refusals,
+    half_named,
+    hold_of,
+    is_copied,
+    is_saved,
+    names_it,
+)
 from shardwise.spec.job.keys import LoraSpec
 from shardwise.spec.model.shape import Cut, Matrix, ModelShape
 

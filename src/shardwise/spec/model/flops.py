@@ -8,8 +8,7 @@ gradient: LoRA costs 4 per frozen parameter, and 6 per parameter of an adapter o
 
 from collections.abc import Iterable
 
-from shardwise.spec.adapters.asked_names import is_saved
-from shardwise.spec.adapters.targets import adapter_rank, hold_of, is_copied
+from shardwise.spec.adapters.targets import adapter_rank, hold_of, is_copied, is_saved
 from shardwise.spec.job.keys import LoraSpec
 from shardwise.spec.model.shape import Matrix, ModelShape
 

@@ -13,12 +13,9 @@ from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.strict import EXACT, OPEN
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.chance import Chance
-from shardwise.spec.plan.changes import PlannedChange, RunForecast
-from shardwise.spec.plan.disk import Disk
+from shardwise.spec.plan.beside import Chance, Disk, OnStack, PlannedChange, RunForecast
 from shardwise.spec.plan.found import FoundBatch, Solved
 from shardwise.spec.plan.offers import Offers, format_dollars
-from shardwise.spec.plan.on_stack import OnStack
 from shardwise.units import format_count, format_gib, format_seconds
 
 VERSION = 1

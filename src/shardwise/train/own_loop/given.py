@@ -26,13 +26,12 @@ from shardwise.models.built.shape import built_shape
 from shardwise.models.routing import noise_left_out
 from shardwise.models.wrapper import text_config
 from shardwise.parallel.mesh import World
-from shardwise.spec.adapters.asked_names import adapter_refusals
+from shardwise.spec.adapters.targets import adapter_refusals
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.execution import Execution, Precision
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.trained import execution_refusals
-from shardwise.train.guards.checks import gather
-from shardwise.train.guards.replicas import part_hashes
+from shardwise.train.guards.checks import gather, part_hashes
 from shardwise.train.model import attention_of, join_where_alone
 from shardwise.train.precision import TYPES, type_name
 

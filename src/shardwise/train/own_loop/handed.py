@@ -16,8 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from shardwise.errors import UnsupportedError
 from shardwise.parallel.optimizer.stepped import Detour, Named
 from shardwise.parallel.ownership import Ownership, sharded_dims
-from shardwise.train.guards.checks import gather
-from shardwise.train.guards.replicas import part_hashes
+from shardwise.train.guards.checks import gather, part_hashes
 from shardwise.train.own_loop.part_gradients import Gradient, plain
 
 #: Weights that optimizers are tried on, by number of dims: no 8-bit block ends where a part does.

@@ -29,14 +29,14 @@ from shardwise.parallel.optimizer.zero1 import Windows
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Checkpointing, Execution, Precision
-from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
-from shardwise.train.loss_scale import LossScale
+from shardwise.train.guards.checks import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.model import ModelPart, TrainedModel, cut_parts, spread_parts
 from shardwise.train.optim import norm_of
 from shardwise.train.own_loop.given import Given, untouched
 from shardwise.train.own_loop.handed import Handed
 from shardwise.train.own_loop.part_gradients import plain
 from shardwise.train.own_loop.shares import global_batch
+from shardwise.train.precision import LossScale
 from shardwise.train.saving.export import Result
 from shardwise.train.saving.final import save_folder
 from shardwise.train.step import GradientAccumulator

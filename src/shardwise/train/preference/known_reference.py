@@ -13,8 +13,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from shardwise.data.batches import Batches
-from shardwise.data.micro_batches import FILLER
+from shardwise.data.micro_batches import FILLER, Batches
 from shardwise.errors import UnsupportedError
 from shardwise.models.load import find_model_folder
 from shardwise.parallel.mesh import World

@@ -23,8 +23,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train.rehearsing.folder import write_model
-from shardwise.train.rehearsing.rank import rehearse_rank
+from shardwise.train.rehearsing.rank import rehearse_rank, write_model
 
 
 def rehearse_ranks(

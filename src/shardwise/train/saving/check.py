@@ -23,7 +23,7 @@ from shardwise.models.weights import bounds_of, read_part
 from shardwise.models.wrapper import find_inside, language_weights
 from shardwise.parallel.ownership import Ownership
 from shardwise.spec.run import read_json
-from shardwise.train.guards.replicas import bits
+from shardwise.train.guards.checks import bits
 from shardwise.train.saving.background import serial_operators
 from shardwise.train.saving.checkpoint_reader import TensorShard, piece
 from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Copied, Result, Shape

@@ -8,7 +8,7 @@ from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters
 from shardwise.models.built.shape import built_shape
-from shardwise.spec.adapters.asked_names import adapter_refusals
+from shardwise.spec.adapters.targets import adapter_refusals
 from tests.marks import every
 from tests.unit.catalog.small import build, small_config
 from tests.unit.models.test_shape import stranger

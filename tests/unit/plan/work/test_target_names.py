@@ -7,7 +7,7 @@ import pytest
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
-from shardwise.spec.adapters.asked_names import adapter_refusals
+from shardwise.spec.adapters.targets import adapter_refusals
 from tests.marks import every
 from tests.refusals import said_by
 from tests.unit.catalog.small import build, small_config

@@ -1,13 +1,18 @@
-"""`shardwise merge`: an adapter into its base model; `shardwise chat`: talk to a model."""
+"""What is done after a run or a plan: `shardwise report`, `merge`, `chat` and `export`."""
+
+from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from shardwise import api
-from shardwise.cli.console import AsJson, RunDir, make_console, print_json
+from shardwise.cli.console import AsJson, Job, RunDir, Sets, figures_table, make_console, print_json
+from shardwise.errors import InputError, RunDirectoryError
 
 _PLACE, _MOVED = "FOLDER_OR_ID", "Where the base model lies, if it has moved; another model is refused."
 
@@ -93,3 +98,88 @@ def chat(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     answering: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     answering |= {"seed": seed, "system": system, "as_json": as_json, "base_model": base_model}
     api.chat(run_dir, part="merged" if merged else "base" if base else "trained", prompt=prompt, **answering)
+
+
+TARGETS_HELP = (
+    "torchrun, slurm, kubernetes or skypilot; accelerate, deepspeed, trl, torchtitan, axolotl, llama-factory "
+    "or ms-swift."
+)
+
+
+def export(
+    job: Job,
+    to: Annotated[str, typer.Option(metavar="TARGET", help=TARGETS_HELP)],
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files into this folder.")] = None,
+    sets: Sets = None,
+) -> None:
+    """Write what another launcher or trainer needs to run a plan.
+
+    One file is printed; where there are several, or with --output, they are written. Exits 0: done,
+    2: the target would train something else than the plan, or bad input.
+    """
+    made = api.export(job, to=to, overrides=sets or [])
+    if output is None and len(made.files) > 1:
+        raise InputError(f"--to {to} makes {' and '.join(made.files)}; name a folder for them with --output")
+    told, commands = sys.stderr, made.run
+    if output is None:
+        sys.stdout.write(next(iter(made.files.values())))
+    else:
+        told, commands = sys.stdout, made.run_with(output)
+        for path in api.write_export(made, output):
+            print(f"wrote {path}", file=told)
+    for sentence in made.said:
+        print(f"note: {sentence}", file=told)
+    print("next:", *(f"  {line}" for line in commands), sep="\n", file=told)
+
+
+def report(
+    run_dir: RunDir,
+    as_json: AsJson = False,
+    html: Annotated[bool, typer.Option("--html", help="Print where the page lies, and nothing else.")] = False,
+) -> None:
+    """Put forecast and measurement side by side; writes report.json and report.html into the run
+    directory."""
+    made = api.report(run_dir)
+    lacks = next((gap.reason for gap in made.gaps if gap.file == "report.html"), None)
+    if as_json:
+        print_json(made.to_json())
+    elif html and lacks is not None:
+        raise RunDirectoryError(lacks)
+    elif html:
+        typer.echo(str(run_dir / "report.html"))
+    else:
+        print_report(made, console := make_console())
+        if lacks is None:
+            console.print(f"\npage: {run_dir / 'report.html'}", soft_wrap=True)
+
+
+def print_report(report: api.Report, console: Console) -> None:
+    """The whole report; an error is positive where the forecast was too high."""
+    from shardwise.cli.data import print_data
+
+    console.print(f"{report.name}: {report.headline}", style="bold")
+    console.print(report.outcome.sentence)
+    for setting in report.job:
+        if setting.name == "learning rate schedule":  # it has changed on the way
+            console.print(f"{setting.name}: {setting.value}", soft_wrap=True)
+    table = figures_table("", "forecast", "measured", "error")
+    table.add_column("", style="dim")
+    for row in report.comparisons:
+        table.add_row(row.what, row.written("forecast"), row.written("measured"), row.error_written, row.note)
+    console.print()
+    console.print(table)
+    for line in (*([""] if report.notes else []), *report.notes):
+        console.print(line)
+    loss, evaluation = report.curves["loss"], report.curves["eval_loss"]
+    if loss.first is not None and loss.last is not None:
+        console.print(f"\nloss {loss.first:.4f} at the first step, {loss.last:.4f} at the last of {loss.num_recorded}")
+    if evaluation.last is not None:
+        console.print(f"evaluation loss {evaluation.last:.4f}")
+    for check in report.checks:
+        if check.passed is False:
+            console.print(f"does not agree: {check.name}: {check.detail}")
+    if report.rows is not None:
+        console.print()
+        print_data(report.rows, console)
+    for gap in report.gaps:
+        console.print(f"missing: {gap.file}: {gap.reason}")

@@ -1,19 +1,32 @@
-"""`merge` and `chat`: what is done with the result of a run."""
+"""What is done with a run or a plan: reports, merged weights, answers, other tools' files."""
 
 import json
 import re
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
-from shardwise.api.plans.planning import DTYPES
+from shardwise.api.plans.for_target import targets_to_plan_for
+from shardwise.api.plans.planning import DTYPES, plan, written_to
+from shardwise.api.plans.shapes import find_model
 from shardwise.catalog.engines import adapter_lines, model_lines
 from shardwise.errors import InputError, RunDirectoryError, UnsupportedError
-from shardwise.launch.processes.torch_helpers import run_program
-from shardwise.launch.run_folder import finished_job
-from shardwise.spec.job.file import read_job
+from shardwise.interop.chosen import Chosen, Exported
+from shardwise.interop.targets import TARGETS
+from shardwise.launch.processes.helpers import run_program
+from shardwise.launch.run_folder import finished_job, known_data
+from shardwise.plan import bytes_on_host, forecast_seen
+from shardwise.report.collect import collect, write_report
+from shardwise.report.contents import Gap, Report
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.file import job_from_data, read_job
+from shardwise.spec.plan.file import read_plan
+from shardwise.spec.plan.forecast import Plan, SeenMemory
+from shardwise.spec.request import Override, is_plan, restricted_to
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, naming_a_folder, put_by_a_person
-from shardwise.spec.run import RunDirectory, read_json
+from shardwise.spec.run import RunDirectory, read_json, revision_of, write_text
 
 
 def merge(
@@ -136,3 +149,91 @@ def publishing(folder: Path) -> list[str]:
 def _read(folder: Path) -> dict[str, Any]:
     """The manifest of a merged model; empty where there is none."""
     return read_json(folder / "manifest.json") or {}
+
+
+def export(job: str | Path, *, to: str, overrides: Sequence[str | Override] = ()) -> Exported:
+    """What a target needs to run a plan.
+
+    Args:
+        job: a plan.json, or a job file, which is planned first, for the target where its memory is
+            known.
+        to: a name of `TARGETS`.
+        overrides: `key.path=value` as after `--set`; of a job file.
+
+    Raises:
+        InputError: there is no such target, or the job cannot be planned.
+        UnsupportedError: the target would train something else; every reason is named.
+    """
+    if to not in TARGETS:
+        raise InputError(f"--to {to}: there is no such target; write one of {', '.join(TARGETS)}")
+    if not is_plan(job):
+        try:
+            chosen = plan(job, overrides=overrides, target=to if to in targets_to_plan_for() else None)
+        except UnsupportedError as error:
+            told = [replace(one, where=str(job)) if one.where == "--for" else one for one in error.problems]
+            raise UnsupportedError(told) from None
+    elif overrides:
+        raise InputError("--set changes a job, and this is a plan; set it in `shardwise plan`, or export the job file")
+    else:
+        chosen = read_plan(job)
+    return export_plan(chosen, to=to, path=str(job), sets=[Override.of(one).text for one in overrides])
+
+
+def export_plan(chosen: Plan, *, to: str, path: str, sets: Sequence[str] = ()) -> Exported:
+    """Likewise, of a plan that is made; `path`: the file that it, or its job, is saved as; `sets`:
+    what `--set` said of the job."""
+    if chosen.best is not None and chosen.best.not_trained and to in ("torchrun", "slurm", "kubernetes", "skypilot"):
+        raise UnsupportedError(f"{path}: {'; '.join(chosen.best.not_trained)}")
+    try:
+        known = replace(Chosen.of(chosen, path=path), host_bytes=bytes_on_host(chosen), sets=tuple(sets))
+    except (KeyError, TypeError, ValueError):
+        message = "its `model` or `hardware` is not as a plan has it; write it anew with `shardwise plan --output`"
+        raise InputError(f"{path}: {message}") from None
+    return TARGETS[to].write(known)
+
+
+def write_export(exported: Exported, folder: str | Path) -> list[Path]:
+    """Writes the files into a folder; InputError if they cannot be written. Returns their paths."""
+    paths = [Path(folder) / name for name in exported.files]
+    with written_to(folder, what="folder"):
+        for path, text in zip(paths, exported.files.values(), strict=True):
+            write_text(path, text)
+    return paths
+
+
+def report(run_dir: str | Path) -> Report:
+    """Forecast beside measurement of a run; writes report.json and report.html, and a gap says
+    where they cannot be written."""
+    run = RunDirectory(Path(run_dir))
+    collected = collect(run, seen=memory_seen(run))
+    try:
+        write_report(collected, run)
+    except RunDirectoryError as error:
+        return replace(collected, gaps=(*collected.gaps, Gap(file=run.report_html.name, reason=str(error))))
+    return collected
+
+
+def memory_seen(run: RunDirectory) -> SeenMemory | None:
+    """The forecast for the longest rows of the steps that were measured; None: not known."""
+    measured, counted = read_json(run.measured) or {}, known_data(run)[1]
+    try:
+        first, later = map(int, measured.get("rows_seen") or ())
+        trained = tuple(map(int, measured.get("trained_seen") or ()))
+        plan = read_plan(run.plan)
+        if plan.best is None or first < 1:
+            return None
+        execution = plan.best.execution
+        job = job_from_data(restricted_to(plan.job, execution))
+        model = find_model(job.model, offline=True, revision=revision_of(run, job.model), rope=job.rope_scaling)
+        return forecast_seen(
+            job,
+            model=model,
+            cluster=Cluster.from_json(plan.hardware).part(execution.layout.world_size),
+            execution=execution,
+            first=first,
+            later=later,
+            document=counted and counted.document,
+            trained=(trained[0], trained[1]) if any(trained) else None,
+        )
+    except (InputError, KeyError, TypeError, ValueError, IndexError):  # files are no longer there, or were edited
+        return None

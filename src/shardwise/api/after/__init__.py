@@ -1,1 +1,0 @@
-"""What is done with a run or a plan: reports, merged weights, answers, other tools' files."""
