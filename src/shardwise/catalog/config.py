@@ -14,7 +14,7 @@ from typing import Any, cast
 from shardwise.catalog import stated
 from shardwise.catalog.families.blocks import Dimensions, windowed_layers
 from shardwise.catalog.families.family import LOGIT_TRANSFORMS, Family, blocks_of
-from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS, TextPart
+from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS, TYPES, TextPart
 from shardwise.errors import ModelError, quoted
 from shardwise.spec.model.shape import ModelShape, Wrapper
 
@@ -24,9 +24,11 @@ _LARGEST = 10**8
 #: Optional numbers of which 0 does not stand for null.
 _FROM_ONE = ("q_lora_rank", "head_dim", "rotary_dim", "n_group", "topk_group")
 
-#: Numbers that scale what a model computes, beside those of logits, and that weigh its experts.
-_MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier")
-_OF_EXPERTS = ("router_aux_loss_coef", "routed_scaling_factor")
+#: Numbers that scale what a model computes, of which no model has 0.
+_SCALES = (*LOGIT_TRANSFORMS, "embedding_multiplier", "residual_multiplier", "attention_multiplier")
+#: How the types of JSON, by Python's names, are called in sentences.
+_WORDS = {"float": "a number such as 0.5", "int": "a whole number", "bool": "true or false", "NoneType": "null"}
+_LEFT_OUT, _OTHER_WORDS = object(), {"str": "a text", "list": "a list", "dict": "an object of keys"}
 
 #: Activations whose memory is known, in transformers' words.
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
@@ -172,7 +174,7 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         raise config.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     head_dim = head_dim or hidden // heads
     kv_heads = config.optional_whole("num_key_value_heads") or heads
-    if heads % kv_heads:
+    if heads % kv_heads and "kv_lora_rank" not in config.family.numbers:  # whose keys are of no heads
         raise config.error(f"num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}")
     for key, words in config.family.choices.items():
         config.checked(key, words.__contains__, f"one of {', '.join(words)}")
@@ -202,8 +204,13 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         )
     odd = config.family.rotates and head_dim % 2
     misfit = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
-    misfit = misfit or _misfit_of_routes(plain) or _misfit_of_scales(config)
-    misfit = misfit or stated.misfit_of_rotation(config.data, kinds=config.family.rotations)
+    misfit = misfit or _misfit_of_routes(plain) or _misfit_of_types(config) or stated.misfit_of_numbers(config.data)
+    whole, padding = config.family.rotates, config.data.get("pad_token_id")
+    misfit = misfit or stated.misfit_of_rotation(config.data, kinds=config.family.rotations, whole=whole)
+    if config.family.pads and isinstance(padding, int) and not -plain.vocab <= padding < plain.vocab:
+        misfit = misfit or f"pad_token_id is {padding}, and of the vocabulary's {plain.vocab} none is; write null"
+    if config.data.get("return_dict") is False:
+        misfit = misfit or "return_dict is False, and its code reads what its parts give by names; leave it out"
     return config.family.refine(plain), misfit or config.family.misfit(plain)
 
 
@@ -223,16 +230,19 @@ def _misfit_of_routes(d: Dimensions) -> str:
     return f"num_experts_per_tok is {routed}, and there are {count} experts in a block" if few else ""
 
 
-def _misfit_of_scales(config: _Config) -> str:
-    """Which number that caps, scales or weighs transformers does not read, or does not run with."""
-    for key in ("attn_logit_softcapping", *LOGIT_TRANSFORMS, *_MULTIPLIERS, *_OF_EXPERTS):
-        found, unset = config.value(key), config.family.defaults.get(key) is None or key in config.family.nullable
-        # Granite's classes alone read whole numbers.
-        whole = isinstance(found, int) and key not in ("logits_scaling", *_MULTIPLIERS)
-        if whole or (found is None and not unset) or (found == 0 and key not in _OF_EXPERTS):
-            such = f"{found:d}.0" if whole and (found or key in _OF_EXPERTS) else "0.5"
-            return f"{config.name(key)} is {quoted(found)}; expected a number such as {such}{' or null' * unset}"
-    return ""
+def _misfit_of_types(config: _Config) -> str:
+    """Which key holds a type that transformers' class does not take, or scales by nothing."""
+    for types, keys in TYPES[config.data["model_type"]].items():
+        for key in keys:
+            outer, _, name = key.rpartition(".")
+            inside: Any = config.data.get(outer) if outer else config.data
+            found: Any = cast(dict[str, Any], inside).get(name, _LEFT_OUT) if isinstance(inside, dict) else _LEFT_OUT
+            if found is not _LEFT_OUT and type(found).__name__ not in types.split():
+                such = f"{found:d}.0" if type(found) is int else "0.5"
+                words = " or ".join((_WORDS | _OTHER_WORDS)[one] for one in types.replace("int float", "float").split())
+                return f"{key} is {quoted(found)}; expected {words.replace('0.5', such)}"
+    zero = next((key for key in ("attn_logit_softcapping", *_SCALES) if config.value(key) == 0), None)
+    return f"{config.name(zero)} is 0; expected a number such as 0.5" if zero else ""
 
 
 def _shape(config: _Config) -> ModelShape:

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -135,30 +136,62 @@ def stretched_positions(stated: Mapping[str, Any]) -> int:
     """How many positions rotary scaling reaches: its factor times those that the model was first
     trained on; 0 where none is stated. Configurations of YaRN are published with the first number
     (Qwen) or with the last (gpt-oss)."""
-    rope = stated.get("rope_parameters") or stated.get("rope_scaling")
-    plain = cast(dict[str, Any], rope) if isinstance(rope, dict) else {}
+    plain = next(_rotations(stated))
     factor, original = plain.get("factor"), plain.get("original_max_position_embeddings")
     if not isinstance(factor, int | float) or not isinstance(original, int):
         return 0
     return int(factor * original) if _kind(plain) in ("yarn", "linear", "dynamic") else 0
 
 
-def misfit_of_rotation(stated: Mapping[str, Any], *, kinds: Sequence[str]) -> str:
-    """Which rotation is none of the kinds that a model's code knows."""
-    unknown = next((kind for one in _rotations(stated) if (kind := _kind(one)) not in (None, *kinds)), None)
-    return f"rope_type is {quoted(unknown)}, and its code knows {', '.join(kinds)} alone" if unknown else ""
+#: What transformers' code reads of a way to rotate; of YaRN it takes logarithms.
+_READ = dict.fromkeys(("linear", "dynamic"), ("factor",)) | {
+    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
+    "longrope": ("short_factor", "long_factor"),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
+_UNSTATED = {"original_max_position_embeddings": 2, "beta_fast": 32, "beta_slow": 1}
+
+
+def misfit_of_rotation(stated: Mapping[str, Any], *, kinds: Sequence[str], whole: bool) -> str:
+    """Which rotation is none of the `kinds` that a model's code knows, or lacks what it reads.
+    `whole`: its code has no queries and keys that are rotated in part."""
+    for one in _rotations(stated) if kinds else ():
+        kind, numbers = _kind(one), {**_UNSTATED, "rope_theta": stated.get("rope_theta", 1e4), **one}
+        if kind not in kinds:
+            return f"rope_type is {quoted(kind)}, and its code knows {', '.join(kinds)} alone"
+        share = one.get("partial_rotary_factor", stated.get("partial_rotary_factor", 1.0))
+        least = (
+            f"1, as its code turns whole heads by {kind}" if whole and kind not in ("default", "proportional") else ""
+        )
+        if type(share) not in (int, float) or not bool(least) <= share <= 1:
+            return f"partial_rotary_factor is {quoted(share)}; expected {least or 'a number from 0 to 1'}"
+        for key in ("rope_theta", *_READ.get(kind, ())):
+            found = numbers.get(key)
+            if (found is None and key[:4] != "beta") or (kind == "yarn" and (found or 1) <= (key == "rope_theta")):
+                return f"{key} is {quoted(found)} beside rope_type {kind}; write the one that it was trained with"
+    return ""
+
+
+def misfit_of_numbers(stated: Mapping[str, Any]) -> str:
+    """Which rate, or which spread of new weights, no code of transformers takes."""
+    named = {key: stated[key] for key in ("attention_dropout", "initializer_range") if key in stated}
+    for key, found in {**dict(_rates(stated)), **named}.items():
+        most = 1 if "drop" in key else inf
+        if not isinstance(found, int | float) or not 0 <= found <= most:
+            return f"{key} is {quoted(found)}; expected a number from 0 {'to 1' if most == 1 else 'on'}"
+    return ""
 
 
 def _rotations(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """How positions rotate: in all layers, or one entry for each kind of layers."""
-    rope = stated.get("rope_parameters") or stated.get("rope_scaling")
-    if isinstance(rope, dict):
-        plain = cast(dict[str, Any], rope)
-        yield from (plain, *(cast(dict[str, Any], one) for one in plain.values() if isinstance(one, dict)))
+    rope, scaling = stated.get("rope_parameters"), stated.get("rope_scaling")
+    plain = cast(dict[str, Any], rope) if isinstance(rope, dict) else {}
+    parts = [cast(dict[str, Any], one) for one in plain.values() if isinstance(one, dict)]
+    yield from (cast(dict[str, Any], scaling) if isinstance(scaling, dict) and scaling and not parts else plain, *parts)
 
 
 def _kind(rotation: Mapping[str, Any]) -> Any:
-    return rotation.get("rope_type", rotation.get("type"))
+    return rotation.get("rope_type", rotation.get("type", "default"))
 
 
 MAX_LAYERS = 1_000

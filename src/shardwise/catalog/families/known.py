@@ -9,11 +9,13 @@ from shardwise.catalog.families.layer_norm import LAYER_NORM
 from shardwise.catalog.families.llama import LLAMA_LIKE
 from shardwise.catalog.families.with_experts import EXPERTS
 
-_FILE = resources.files("shardwise.catalog") / "families" / "configurations.json"
-_CONFIGURATIONS: dict[str, dict[str, Any]] = json.loads(_FILE.read_text(encoding="utf-8"))
+_FOLDER = resources.files("shardwise.catalog") / "families"
+_CONFIGURATIONS: dict[str, dict[str, Any]] = json.loads((_FOLDER / "configurations.json").read_text(encoding="utf-8"))
 _RULES = {**LLAMA_LIKE, **LAYER_NORM, **EXPERTS}
 #: model_type -> its rules, with how its config.json is read.
 FAMILIES = {kind: replace(rules, **_CONFIGURATIONS[kind]) for kind, rules in _RULES.items()}
+#: model_type -> types of JSON -> the keys that transformers' class of it takes in these alone.
+TYPES: dict[str, dict[str, list[str]]] = json.loads((_FOLDER / "types.json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True)
