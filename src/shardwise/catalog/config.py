@@ -241,8 +241,11 @@ def _misfit_of_types(config: _Config) -> str:
                 such = f"{found:d}.0" if type(found) is int else "0.5"
                 words = " or ".join((_WORDS | _OTHER_WORDS)[one] for one in types.replace("int float", "float").split())
                 return f"{key} is {quoted(found)}; expected {words.replace('0.5', such)}"
-    zero = next((key for key in ("attn_logit_softcapping", *_SCALES) if config.value(key) == 0), None)
-    return f"{config.name(zero)} is 0; expected a number such as 0.5" if zero else ""
+    for key in ("attn_logit_softcapping", *_SCALES):
+        found, unset = config.value(key), config.family.defaults.get(key) is None or key in config.family.nullable
+        if found == 0 or (found is None and not unset):
+            return f"{config.name(key)} is {quoted(found)}; expected a number such as 0.5"
+    return ""
 
 
 def _shape(config: _Config) -> ModelShape:

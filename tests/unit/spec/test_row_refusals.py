@@ -65,14 +65,17 @@ def test_kernels_that_are_told_of_documents_say_what_they_lack(model, kernel, wh
     assert len(found()) == (kernel == "varlen"), "which is for packed rows"
 
 
+FACTORS = dict.fromkeys(("short_factor", "long_factor"), [1.0])
+
+
 @pytest.mark.parametrize(
     ("config", "steady"),
     [
-        ({"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 4096}, 4096),
-        ({"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}}, 4096),
+        ({"rope_scaling": {"type": "longrope", **FACTORS}, "original_max_position_embeddings": 4096}, 4096),
+        ({"rope_parameters": {"rope_type": "longrope", **FACTORS, "original_max_position_embeddings": 4096}}, 4096),
         ({"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}}, 8192),
         *(({"rope_scaling": {"rope_type": kind, "factor": 8.0}}, None) for kind in ("default", "linear", "yarn")),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, None),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4}}, None),
     ],
 )
 def test_rotary_positions_that_follow_the_longest_sequence(config: dict[str, Any], steady: int | None) -> None:
