@@ -147,18 +147,9 @@ class _Config:
         zero = self.value(key) == 0 and key in self.family.optional and key not in _FROM_ONE
         return None if zero or (self.value(key) is None and reads) else self.whole(key)
 
-    def share(self, key: str) -> float:
-        """A number from 0 to 1; 0 for a key that the family does not read."""
-        if key not in self.family.defaults:
-            return 0.0
-        return float(self.checked(key, lambda v: type(v) in (int, float) and 0 <= v <= 1, "a number from 0 to 1"))
-
     def layers(self, key: str) -> tuple[int, ...] | None:
         found = self.value(key)
         return None if found is None else tuple(self.checked(key, _is_list_of_wholes, "a list of whole numbers"))
-
-    def flag(self, key: str) -> bool:
-        return self.checked(key, lambda v: isinstance(v, bool), "true or false")
 
 
 def _is_list_of_wholes(value: Any) -> bool:
@@ -191,7 +182,7 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         head_dim=head_dim,
         vocab=config.whole("vocab_size"),
         positions=config.whole("max_position_embeddings"),
-        flags={key: config.flag(key) for key in booleans}
+        flags={key: bool(config.value(key)) for key in booleans}
         | {"in_groups": config.value("topk_method") in (None, "group_limited_greedy")},
         numbers={key: config.whole(key) for key in config.family.numbers},
         optional={key: config.optional_whole(key) for key in config.family.optional},
@@ -250,7 +241,7 @@ def _misfit_of_types(config: _Config) -> str:
 
 def _shape(config: _Config) -> ModelShape:
     family, (d, misfit) = config.family, _dimensions(config)
-    keys = {**family.defaults, **config.data}
+    drops = stated.dropped({**family.defaults, **config.data})
     blocks, has_window = blocks_of(family, d), not family.optional_window or d.flags["use_sliding_window"]
     window = config.optional_whole("sliding_window") if has_window else None
     if window is None and _slides(config):
@@ -297,11 +288,11 @@ def _shape(config: _Config) -> ModelShape:
         outer_norms=family.outer_norms(d),
         names=family.names if family.final_norm(d) else replace(family.names, final_norm=None),
         eager_attention=family.eager_attention or (family.broadcasts_keys and d.kv_heads == 1 < d.heads),
-        layerdrop=config.share("layerdrop"),
+        layerdrop=dict(stated.rates(config.data)).get("layerdrop", 0.0) if "layerdrop" in family.defaults else 0.0,
         steady_positions=stated.steady_positions(config.data, positions=d.positions),
-        drops_out=stated.drops_out(keys),
-        drops_stream=stated.drops_stream(keys),
-        drops_scores=stated.drops_scores(keys),
+        drops_out=drops[0],
+        drops_stream=drops[1],
+        drops_scores=drops[2],
         counts_routes=stated.counts_routes(config.data),
         published=stated.published_as(config.data),
         untrained=misfit,

@@ -93,26 +93,19 @@ _OTHER_HEADS = ("summary_", "classifier_")
 _OF_STREAM = ("resid_pdrop", "resid_dropout", "residual_dropout", "hidden_dropout", "dropout")
 
 
-def drops_out(stated: Mapping[str, Any]) -> bool:
-    """Whether a model has dropout, by keys such as `attention_dropout` or `resid_pdrop`."""
-    return any(rate > 0 for _, rate in _rates(stated))
+def dropped(stated: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    """Whether a model drops out at all, by keys such as `attention_dropout` or `resid_pdrop`, of
+    what attention and the MLP add to the stream, and of attention's scores."""
+    names = [name for name, rate in rates(stated) if rate > 0]
+    return bool(names), not {*names}.isdisjoint(_OF_STREAM), any(name.startswith("att") for name in names)
 
 
-def drops_stream(stated: Mapping[str, Any]) -> bool:
-    """Whether a model drops out of what attention and the MLP add to the stream."""
-    return any(rate > 0 for name, rate in _rates(stated) if name in _OF_STREAM)
-
-
-def drops_scores(stated: Mapping[str, Any]) -> bool:
-    """Whether it drops out of attention's scores."""
-    return any(rate > 0 for name, rate in _rates(stated) if name.startswith("att"))
-
-
-def _rates(stated: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def rates(stated: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The chances of every dropout, by key."""
     for key, value in stated.items():
         name = str(key)  # transformers numbers its labels
         if isinstance(value, dict):
-            yield from _rates(cast(dict[str, Any], value))
+            yield from rates(cast(dict[str, Any], value))
         elif "drop" in name and not name.startswith(_OTHER_HEADS) and isinstance(value, int | float):
             yield name, value
 
@@ -175,10 +168,9 @@ def misfit_of_rotation(stated: Mapping[str, Any], *, kinds: Sequence[str], whole
 def misfit_of_numbers(stated: Mapping[str, Any]) -> str:
     """Which rate, or which spread of new weights, no code of transformers takes."""
     named = {key: stated[key] for key in ("attention_dropout", "initializer_range") if key in stated}
-    for key, found in {**dict(_rates(stated)), **named}.items():
-        most = 1 if "drop" in key else inf
-        if not isinstance(found, int | float) or not 0 <= found <= most:
-            return f"{key} is {quoted(found)}; expected a number from 0 {'to 1' if most == 1 else 'on'}"
+    for key, found in {**dict(rates(stated)), **named}.items():
+        if not isinstance(found, int | float) or not 0 <= found <= (1 if "drop" in key else inf):
+            return f"{key} is {quoted(found)}; expected a number from 0 {'to 1' if 'drop' in key else 'on'}"
     return ""
 
 

@@ -42,8 +42,6 @@ _ENCODERS = ("bert-generation", "xlnet")
 _BEHIND_ENCODERS = ("trocr", "whisper", "prophetnet")
 #: Whose code reads positions that are given as places in a table that has one more row before them.
 _SHIFTED = ("kosmos_2_text_model", "kosmos_2_5_text_model")
-#: Whose code puts padding in the place of images, where there are none too.
-_PADS_IMAGES = ("gemma4", "gemma4_unified")
 #: How the names of families end that draft tokens for another model.
 _DRAFTS = "_assistant"
 
@@ -146,7 +144,7 @@ def _refuse_other_kinds(config: Any, *, whole: Any) -> None:
     behind = kind in lists.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind in _BEHIND_ENCODERS
     if behind or any(getattr(one, "is_encoder_decoder", False) for one in (config, whole)):
         raise UnsupportedError("it is the decoder of an encoder-decoder, which reads what an encoder made")
-    if whole.model_type in _PADS_IMAGES and config.pad_token_id is None:
+    if whole.model_type in ("gemma4", "gemma4_unified") and config.pad_token_id is None:
         raise UnsupportedError("pad_token_id is null, and its code writes it where images stand: write a number")
     if kind in _SHIFTED:
         raise UnsupportedError("its code counts positions from behind its padding token's, and here they begin at 0")

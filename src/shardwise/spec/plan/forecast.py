@@ -5,7 +5,7 @@ stable: keys are added, never renamed.
 """
 
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Self, SupportsIndex
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
@@ -114,23 +114,13 @@ class Sentence(str):
     """A reason with its `short` form and its kind: `always` is shown whatever else is, `elsewhere`
     stands in another place of the screen too, or is rarely asked for; others say of what it is."""
 
-    kind: str
-    short: str
+    kind = short = ""
 
     def __new__(cls, text: str, kind: str = "", short: str = "") -> Self:
         """A text of that kind."""
         made = super().__new__(cls, text)
         made.kind, made.short = kind, short
         return made
-
-    def replace(self, old: str, new: str, /, count: SupportsIndex = -1) -> Self:
-        """As a text does it, of the same kind."""
-        return type(self)(super().replace(old, new, count), self.kind, self.short)
-
-
-def kind_of(reason: str) -> str:
-    """The kind of a reason; empty of one without."""
-    return reason.kind if isinstance(reason, Sentence) else ""
 
 
 @dataclass(frozen=True, kw_only=True)
