@@ -26,29 +26,21 @@ _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
     """Raises ModelError: a configuration asks for code, or is of no plain causal decoder."""
-    message = None
-    code = next((key for key in _CODE_KEYS if data.get(key)), None)
-    if code is not None:
-        message = (
-            f"{code} names Python code of the model's own, which is never run; use a copy that "
-            "transformers supports without it"
-        )
+    message = _uneven_kinds(data)
+    if code := next((key for key in _CODE_KEYS if data.get(key)), None):
+        message = f"{code} names Python code of the model's own, which is never run; use a copy that transformers "
+        message += "supports without it"
     elif data.get("quantization_config") and published_as(data) is None:
         by = stated_quantisation(data).get("quant_method")
         message = (
             f"quantization_config says the weights are quantised already{by and f', by {by}'}; mxfp4 and fp8 are read, "
-            "and no others: name the unquantised model"
         )
+        message += "and no others: name the unquantised model"
     elif data.get("add_cross_attention") or data.get("is_encoder_decoder"):
         message = "it is not a decoder-only language model; cross attention is not known"
-    elif uneven := _uneven_kinds(data):
-        message = uneven
-    else:
-        for key in (key for key, says in _NOT_CAUSAL.items() if key in data and says(data)):
-            message = (
-                f"{key} is {quoted(data[key])}, by which a token sees those after it, and a language model is trained "
-                "to foretell them; leave the key out"
-            )
+    for key in (key for key, says in _NOT_CAUSAL.items() if message is None and key in data and says(data)):
+        ahead = "a token sees those after it, and a language model is trained to foretell them"
+        message = f"{key} is {quoted(data[key])}, by which {ahead}; leave the key out"
     if message is not None:
         raise ModelError.at(file, message)
 
@@ -142,25 +134,27 @@ _READ = dict.fromkeys(("linear", "dynamic"), ("factor",)) | {
     "longrope": ("short_factor", "long_factor"),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
 }
-_UNSTATED = {"original_max_position_embeddings": 2, "beta_fast": 32, "beta_slow": 1}
+_BETAS = {"beta_fast": 32, "beta_slow": 1}
 
 
 def misfit_of_rotation(stated: Mapping[str, Any], *, kinds: Sequence[str], whole: bool) -> str:
     """Which rotation is none of the `kinds` that a model's code knows, or lacks what it reads.
     `whole`: its code has no queries and keys that are rotated in part."""
-    for one in _rotations(stated) if kinds else ():
-        kind, numbers = _kind(one), {**_UNSTATED, "rope_theta": stated.get("rope_theta", 1e4), **one}
-        if kind not in kinds:
+    for one in _rotations(stated):
+        # Of no kinds, a class has no positions that stand for the original ones either.
+        theta, first = stated.get("rope_theta", 1e4), {"original_max_position_embeddings": 2} if kinds else {}
+        kind, numbers = _kind(one), {"rope_theta": theta, **first, **one}
+        if kinds and kind not in kinds:
             return f"rope_type is {quoted(kind)}, and its code knows {', '.join(kinds)} alone"
         share = one.get("partial_rotary_factor", stated.get("partial_rotary_factor", 1.0))
-        least = (
-            f"1, as its code turns whole heads by {kind}" if whole and kind not in ("default", "proportional") else ""
-        )
-        if type(share) not in (int, float) or not bool(least) <= share <= 1:
+        turns = whole and kind not in ("default", "proportional")
+        least = f"1, as its code turns whole heads by {kind}" if turns else ""
+        if kinds and (type(share) not in (int, float) or not bool(least) <= share <= 1):
             return f"partial_rotary_factor is {quoted(share)}; expected {least or 'a number from 0 to 1'}"
-        for key in ("rope_theta", *_READ.get(kind, ())):
-            found = numbers.get(key)
-            if (found is None and key[:4] != "beta") or (kind == "yarn" and (found or 1) <= (key == "rope_theta")):
+        for key in ("rope_theta", *_READ.get(str(kind), ())):
+            found = numbers.get(key) or _BETAS.get(key, numbers.get(key))
+            number = isinstance(found, int | float) and (kind != "yarn" or found > (key == "rope_theta"))
+            if not (number or (kind == "longrope" and isinstance(found, list))):
                 return f"{key} is {quoted(found)} beside rope_type {kind}; write the one that it was trained with"
     return ""
 

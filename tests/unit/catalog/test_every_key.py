@@ -27,6 +27,7 @@ REFUSED = {
     ("helium", "hidden_size", 128): "head_dim is 16, and .* runs with none but .*, 32",
     ("helium", "num_attention_heads", 8): "head_dim is 16, and .* runs with none but .*, 8",
 }
+YARN = {"rope_type": "yarn", "factor": 2.0}
 #: What its code does not build, or does not run: the latter is counted, and not trained.
 DIES = [
     ("llama", {"head_dim": 7}, "head_dim is 7, and rotary positions turn its halves: write an even one"),
@@ -56,11 +57,7 @@ DIES = [
     ("llama", {"initializer_range": -1.0}, "initializer_range is -1.0; expected a number from 0 on"),
     ("llama", {"rope_parameters": {"rope_type": "linear"}}, "factor is None beside rope_type linear; write the one"),
     ("phi", {"partial_rotary_factor": 2.0}, "partial_rotary_factor is 2.0; expected a number from 0 to 1"),
-    (
-        "gpt_oss",
-        {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}},
-        "partial_rotary_factor is 0.5; expected 1, as its code turns whole heads by yarn",
-    ),
+    ("gpt_oss", {"partial_rotary_factor": 0.5, "rope_scaling": YARN}, "partial_rotary_factor is 0.5; expected 1, as "),
     ("granitemoe", {"logits_scaling": None}, "logits_scaling is None; expected a number such as 0.5"),
     ("mixtral", {"head_dim": None, "rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type is 'yarn', and its "),
     ("ministral", {"sliding_window": None}, "sliding_window is None; expected a whole number from 1"),
