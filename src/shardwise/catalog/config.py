@@ -14,7 +14,7 @@ from typing import Any, cast
 from shardwise.catalog import stated
 from shardwise.catalog.families.blocks import Dimensions, windowed_layers
 from shardwise.catalog.families.family import LOGIT_TRANSFORMS, Family, blocks_of
-from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS, TextPart
+from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS, TYPES, TextPart
 from shardwise.errors import ModelError, quoted
 from shardwise.spec.model.shape import ModelShape, Wrapper
 
@@ -24,9 +24,11 @@ _LARGEST = 10**8
 #: Optional numbers of which 0 does not stand for null.
 _FROM_ONE = ("q_lora_rank", "head_dim", "rotary_dim", "n_group", "topk_group")
 
-#: Numbers that scale what a model computes, beside those of logits, and that weigh its experts.
-_MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier")
-_OF_EXPERTS = ("router_aux_loss_coef", "routed_scaling_factor")
+#: Numbers that scale what a model computes, of which no model has 0.
+_SCALES = (*LOGIT_TRANSFORMS, "embedding_multiplier", "residual_multiplier", "attention_multiplier")
+#: How the types of JSON, by Python's names, are called in sentences.
+_WORDS = {"float": "a number such as 0.5", "int": "a whole number", "bool": "true or false", "NoneType": "null"}
+_LEFT_OUT, _OTHER_WORDS = object(), {"str": "a text", "list": "a list", "dict": "an object of keys"}
 
 #: Activations whose memory is known, in transformers' words.
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
@@ -145,18 +147,9 @@ class _Config:
         zero = self.value(key) == 0 and key in self.family.optional and key not in _FROM_ONE
         return None if zero or (self.value(key) is None and reads) else self.whole(key)
 
-    def share(self, key: str) -> float:
-        """A number from 0 to 1; 0 for a key that the family does not read."""
-        if key not in self.family.defaults:
-            return 0.0
-        return float(self.checked(key, lambda v: type(v) in (int, float) and 0 <= v <= 1, "a number from 0 to 1"))
-
     def layers(self, key: str) -> tuple[int, ...] | None:
         found = self.value(key)
         return None if found is None else tuple(self.checked(key, _is_list_of_wholes, "a list of whole numbers"))
-
-    def flag(self, key: str) -> bool:
-        return self.checked(key, lambda v: isinstance(v, bool), "true or false")
 
 
 def _is_list_of_wholes(value: Any) -> bool:
@@ -172,7 +165,7 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         raise config.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     head_dim = head_dim or hidden // heads
     kv_heads = config.optional_whole("num_key_value_heads") or heads
-    if heads % kv_heads:
+    if heads % kv_heads and "kv_lora_rank" not in config.family.numbers:  # whose keys are of no heads
         raise config.error(f"num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}")
     for key, words in config.family.choices.items():
         config.checked(key, words.__contains__, f"one of {', '.join(words)}")
@@ -189,7 +182,7 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         head_dim=head_dim,
         vocab=config.whole("vocab_size"),
         positions=config.whole("max_position_embeddings"),
-        flags={key: config.flag(key) for key in booleans}
+        flags={key: bool(config.value(key)) for key in booleans}
         | {"in_groups": config.value("topk_method") in (None, "group_limited_greedy")},
         numbers={key: config.whole(key) for key in config.family.numbers},
         optional={key: config.optional_whole(key) for key in config.family.optional},
@@ -202,8 +195,13 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         )
     odd = config.family.rotates and head_dim % 2
     misfit = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
-    misfit = misfit or _misfit_of_routes(plain) or _misfit_of_scales(config)
-    misfit = misfit or stated.misfit_of_rotation(config.data, kinds=config.family.rotations)
+    misfit = misfit or _misfit_of_routes(plain) or _misfit_of_types(config) or stated.misfit_of_numbers(config.data)
+    whole, padding = config.family.rotates, config.data.get("pad_token_id")
+    misfit = misfit or stated.misfit_of_rotation(config.data, kinds=config.family.rotations, whole=whole)
+    if config.family.pads and isinstance(padding, int) and not -plain.vocab <= padding < plain.vocab:
+        misfit = misfit or f"pad_token_id is {padding}, and of the vocabulary's {plain.vocab} none is; write null"
+    if config.data.get("return_dict") is False:
+        misfit = misfit or "return_dict is False, and its code reads what its parts give by names; leave it out"
     return config.family.refine(plain), misfit or config.family.misfit(plain)
 
 
@@ -223,21 +221,27 @@ def _misfit_of_routes(d: Dimensions) -> str:
     return f"num_experts_per_tok is {routed}, and there are {count} experts in a block" if few else ""
 
 
-def _misfit_of_scales(config: _Config) -> str:
-    """Which number that caps, scales or weighs transformers does not read, or does not run with."""
-    for key in ("attn_logit_softcapping", *LOGIT_TRANSFORMS, *_MULTIPLIERS, *_OF_EXPERTS):
+def _misfit_of_types(config: _Config) -> str:
+    """Which key holds a type that transformers' class does not take, or scales by nothing."""
+    for types, keys in TYPES[config.data["model_type"]].items():
+        for key in keys:
+            outer, _, name = key.rpartition(".")
+            inside: Any = config.data.get(outer) if outer else config.data
+            found: Any = cast(dict[str, Any], inside).get(name, _LEFT_OUT) if isinstance(inside, dict) else _LEFT_OUT
+            if found is not _LEFT_OUT and type(found).__name__ not in types.split():
+                such = f"{found:d}.0" if type(found) is int else "0.5"
+                words = " or ".join((_WORDS | _OTHER_WORDS)[one] for one in types.replace("int float", "float").split())
+                return f"{key} is {quoted(found)}; expected {words.replace('0.5', such)}"
+    for key in ("attn_logit_softcapping", *_SCALES):
         found, unset = config.value(key), config.family.defaults.get(key) is None or key in config.family.nullable
-        # Granite's classes alone read whole numbers.
-        whole = isinstance(found, int) and key not in ("logits_scaling", *_MULTIPLIERS)
-        if whole or (found is None and not unset) or (found == 0 and key not in _OF_EXPERTS):
-            such = f"{found:d}.0" if whole and (found or key in _OF_EXPERTS) else "0.5"
-            return f"{config.name(key)} is {quoted(found)}; expected a number such as {such}{' or null' * unset}"
+        if found == 0 or (found is None and not unset):
+            return f"{config.name(key)} is {quoted(found)}; expected a number such as 0.5"
     return ""
 
 
 def _shape(config: _Config) -> ModelShape:
     family, (d, misfit) = config.family, _dimensions(config)
-    keys = {**family.defaults, **config.data}
+    drops = stated.dropped({**family.defaults, **config.data})
     blocks, has_window = blocks_of(family, d), not family.optional_window or d.flags["use_sliding_window"]
     window = config.optional_whole("sliding_window") if has_window else None
     if window is None and _slides(config):
@@ -284,11 +288,11 @@ def _shape(config: _Config) -> ModelShape:
         outer_norms=family.outer_norms(d),
         names=family.names if family.final_norm(d) else replace(family.names, final_norm=None),
         eager_attention=family.eager_attention or (family.broadcasts_keys and d.kv_heads == 1 < d.heads),
-        layerdrop=config.share("layerdrop"),
+        layerdrop=dict(stated.rates(config.data)).get("layerdrop", 0.0) if "layerdrop" in family.defaults else 0.0,
         steady_positions=stated.steady_positions(config.data, positions=d.positions),
-        drops_out=stated.drops_out(keys),
-        drops_stream=stated.drops_stream(keys),
-        drops_scores=stated.drops_scores(keys),
+        drops_out=drops[0],
+        drops_stream=drops[1],
+        drops_scores=drops[2],
         counts_routes=stated.counts_routes(config.data),
         published=stated.published_as(config.data),
         untrained=misfit,

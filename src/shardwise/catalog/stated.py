@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,29 +26,21 @@ _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
     """Raises ModelError: a configuration asks for code, or is of no plain causal decoder."""
-    message = None
-    code = next((key for key in _CODE_KEYS if data.get(key)), None)
-    if code is not None:
-        message = (
-            f"{code} names Python code of the model's own, which is never run; use a copy that "
-            "transformers supports without it"
-        )
+    message = _uneven_kinds(data)
+    if code := next((key for key in _CODE_KEYS if data.get(key)), None):
+        message = f"{code} names Python code of the model's own, which is never run; use a copy that transformers "
+        message += "supports without it"
     elif data.get("quantization_config") and published_as(data) is None:
         by = stated_quantisation(data).get("quant_method")
         message = (
             f"quantization_config says the weights are quantised already{by and f', by {by}'}; mxfp4 and fp8 are read, "
-            "and no others: name the unquantised model"
         )
+        message += "and no others: name the unquantised model"
     elif data.get("add_cross_attention") or data.get("is_encoder_decoder"):
         message = "it is not a decoder-only language model; cross attention is not known"
-    elif uneven := _uneven_kinds(data):
-        message = uneven
-    else:
-        for key in (key for key, says in _NOT_CAUSAL.items() if key in data and says(data)):
-            message = (
-                f"{key} is {quoted(data[key])}, by which a token sees those after it, and a language model is trained "
-                "to foretell them; leave the key out"
-            )
+    for key in (key for key, says in _NOT_CAUSAL.items() if message is None and key in data and says(data)):
+        ahead = "a token sees those after it, and a language model is trained to foretell them"
+        message = f"{key} is {quoted(data[key])}, by which {ahead}; leave the key out"
     if message is not None:
         raise ModelError.at(file, message)
 
@@ -92,26 +85,19 @@ _OTHER_HEADS = ("summary_", "classifier_")
 _OF_STREAM = ("resid_pdrop", "resid_dropout", "residual_dropout", "hidden_dropout", "dropout")
 
 
-def drops_out(stated: Mapping[str, Any]) -> bool:
-    """Whether a model has dropout, by keys such as `attention_dropout` or `resid_pdrop`."""
-    return any(rate > 0 for _, rate in _rates(stated))
+def dropped(stated: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    """Whether a model drops out at all, by keys such as `attention_dropout` or `resid_pdrop`, of
+    what attention and the MLP add to the stream, and of attention's scores."""
+    names = [name for name, rate in rates(stated) if rate > 0]
+    return bool(names), not {*names}.isdisjoint(_OF_STREAM), any(name.startswith("att") for name in names)
 
 
-def drops_stream(stated: Mapping[str, Any]) -> bool:
-    """Whether a model drops out of what attention and the MLP add to the stream."""
-    return any(rate > 0 for name, rate in _rates(stated) if name in _OF_STREAM)
-
-
-def drops_scores(stated: Mapping[str, Any]) -> bool:
-    """Whether it drops out of attention's scores."""
-    return any(rate > 0 for name, rate in _rates(stated) if name.startswith("att"))
-
-
-def _rates(stated: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def rates(stated: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The chances of every dropout, by key."""
     for key, value in stated.items():
         name = str(key)  # transformers numbers its labels
         if isinstance(value, dict):
-            yield from _rates(cast(dict[str, Any], value))
+            yield from rates(cast(dict[str, Any], value))
         elif "drop" in name and not name.startswith(_OTHER_HEADS) and isinstance(value, int | float):
             yield name, value
 
@@ -135,30 +121,63 @@ def stretched_positions(stated: Mapping[str, Any]) -> int:
     """How many positions rotary scaling reaches: its factor times those that the model was first
     trained on; 0 where none is stated. Configurations of YaRN are published with the first number
     (Qwen) or with the last (gpt-oss)."""
-    rope = stated.get("rope_parameters") or stated.get("rope_scaling")
-    plain = cast(dict[str, Any], rope) if isinstance(rope, dict) else {}
+    plain = next(_rotations(stated))
     factor, original = plain.get("factor"), plain.get("original_max_position_embeddings")
     if not isinstance(factor, int | float) or not isinstance(original, int):
         return 0
     return int(factor * original) if _kind(plain) in ("yarn", "linear", "dynamic") else 0
 
 
-def misfit_of_rotation(stated: Mapping[str, Any], *, kinds: Sequence[str]) -> str:
-    """Which rotation is none of the kinds that a model's code knows."""
-    unknown = next((kind for one in _rotations(stated) if (kind := _kind(one)) not in (None, *kinds)), None)
-    return f"rope_type is {quoted(unknown)}, and its code knows {', '.join(kinds)} alone" if unknown else ""
+#: What transformers' code reads of a way to rotate; of YaRN it takes logarithms.
+_READ = dict.fromkeys(("linear", "dynamic"), ("factor",)) | {
+    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
+    "longrope": ("short_factor", "long_factor"),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
+_BETAS = {"beta_fast": 32, "beta_slow": 1}
+
+
+def misfit_of_rotation(stated: Mapping[str, Any], *, kinds: Sequence[str], whole: bool) -> str:
+    """Which rotation is none of the `kinds` that a model's code knows, or lacks what it reads.
+    `whole`: its code has no queries and keys that are rotated in part."""
+    for one in _rotations(stated):
+        # Of no kinds, a class has no positions that stand for the original ones either.
+        theta, first = stated.get("rope_theta", 1e4), {"original_max_position_embeddings": 2} if kinds else {}
+        kind, numbers = _kind(one), {"rope_theta": theta, **first, **one}
+        if kinds and kind not in kinds:
+            return f"rope_type is {quoted(kind)}, and its code knows {', '.join(kinds)} alone"
+        share = one.get("partial_rotary_factor", stated.get("partial_rotary_factor", 1.0))
+        turns = whole and kind not in ("default", "proportional")
+        least = f"1, as its code turns whole heads by {kind}" if turns else ""
+        if kinds and (type(share) not in (int, float) or not bool(least) <= share <= 1):
+            return f"partial_rotary_factor is {quoted(share)}; expected {least or 'a number from 0 to 1'}"
+        for key in ("rope_theta", *_READ.get(str(kind), ())):
+            found = numbers.get(key) or _BETAS.get(key, numbers.get(key))
+            number = isinstance(found, int | float) and (kind != "yarn" or found > (key == "rope_theta"))
+            if not (number or (kind == "longrope" and isinstance(found, list))):
+                return f"{key} is {quoted(found)} beside rope_type {kind}; write the one that it was trained with"
+    return ""
+
+
+def misfit_of_numbers(stated: Mapping[str, Any]) -> str:
+    """Which rate, or which spread of new weights, no code of transformers takes."""
+    named = {key: stated[key] for key in ("attention_dropout", "initializer_range") if key in stated}
+    for key, found in {**dict(rates(stated)), **named}.items():
+        if not isinstance(found, int | float) or not 0 <= found <= (1 if "drop" in key else inf):
+            return f"{key} is {quoted(found)}; expected a number from 0 {'to 1' if 'drop' in key else 'on'}"
+    return ""
 
 
 def _rotations(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """How positions rotate: in all layers, or one entry for each kind of layers."""
-    rope = stated.get("rope_parameters") or stated.get("rope_scaling")
-    if isinstance(rope, dict):
-        plain = cast(dict[str, Any], rope)
-        yield from (plain, *(cast(dict[str, Any], one) for one in plain.values() if isinstance(one, dict)))
+    rope, scaling = stated.get("rope_parameters"), stated.get("rope_scaling")
+    plain = cast(dict[str, Any], rope) if isinstance(rope, dict) else {}
+    parts = [cast(dict[str, Any], one) for one in plain.values() if isinstance(one, dict)]
+    yield from (cast(dict[str, Any], scaling) if isinstance(scaling, dict) and scaling and not parts else plain, *parts)
 
 
 def _kind(rotation: Mapping[str, Any]) -> Any:
-    return rotation.get("rope_type", rotation.get("type"))
+    return rotation.get("rope_type", rotation.get("type", "default"))
 
 
 MAX_LAYERS = 1_000

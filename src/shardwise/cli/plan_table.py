@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.cli.console import figures_table, plain_table
-from shardwise.spec.plan.forecast import PARTS, Candidate, Cost, Plan, cost_text, named, verdict
+from shardwise.spec.plan.forecast import PARTS, Candidate, Cost, Plan, Sentence, cost_text, named, verdict
 from shardwise.spec.plan.offers import Offers
 from shardwise.units import GIB, format_bytes, format_count, format_seconds, printable
 
@@ -66,7 +66,7 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
         table, bar_width = _fitting_table(plan, console)
         console.print(table)
         console.print(_legend(plan, bar_width=bar_width, width=console.width), style="dim")
-        for price in (one for one in reasons if one.startswith("costs are at ")):
+        for price in (one for one in reasons if getattr(one, "kind", "") == "price"):
             console.print(fill(price, width=console.width), style="dim")
         if plan.chance is not None:
             console.print(fill(plan.chance.sentence, width=console.width), style="dim")
@@ -112,19 +112,9 @@ def _print_known_rows(plan: Plan, console: Console) -> None:
         console.print(fill(printable(sentence), f"  {name:<12}", width=console.width))
 
 
-#: How a reason begins that stands elsewhere on the screen too, or is rarely asked for.
-_ELSEWHERE = ("needs ", "micro-batch ", "costs are at ", "output_dir holds ", "at the same tp and pp,", "the whole run")
-#: And one that is said whatever else is.
-_ALWAYS = (
-    *("times of CPU processes are nominal", "WARNING", "PLANNED, NOT TRAINED"),
-    *("rehearsed", "not rehearsed", "layout takes "),
-)
-_BUT_SAID = re.compile("packing makes|padding of weight zero")
-
-
 def _first_reasons(reasons: Sequence[str]) -> list[str]:
-    must = [one for one in reasons if one.startswith(_ALWAYS)]
-    rest = [one for one in reasons if not one.startswith((*_ALWAYS, *_ELSEWHERE)) or _BUT_SAID.search(one)]
+    must = [one for one in reasons if getattr(one, "kind", "") in ("always", "rehearsed")]
+    rest = [one for one in reasons if getattr(one, "kind", "") in ("", "calibrated")]
     kept = {*must, *rest[: max(0, MAX_REASONS - len(must))]}
     return [one for one in reasons if one in kept]
 
@@ -160,12 +150,15 @@ def why(plan: Plan) -> list[str]:
         and (data.get("num_rows") or plan.data is None or not plan.data.train.num_samples)
     )
     packed = "; each row counts as one sequence, and packing makes fewer" if as_rows else ""
-    whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}{packed}"]
+    took = f"the whole run takes about {format_seconds(seconds or 0)}{price}{packed}"
+    whole = [] if seconds is None else [Sentence(took, "" if packed else "elsewhere")]
     disk = plan.disk
     if disk is not None and disk.total_bytes >= GIB:
         merged = f"; merged/ takes {format_bytes(disk.merged_bytes)} more" if disk.merged_bytes else ""
-        whole.append(f"output_dir holds {format_bytes(disk.total_bytes)} at most: {disk.parts}{merged}")
-    return [*(f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained), *plan.best.reasons, *whole]
+        holds = f"output_dir holds {format_bytes(disk.total_bytes)} at most: {disk.parts}{merged}"
+        whole.append(Sentence(holds, "elsewhere"))
+    lacking = (Sentence(f"PLANNED, NOT TRAINED: {sentence}", "always") for sentence in plan.best.not_trained)
+    return [*lacking, *plan.best.reasons, *whole]
 
 
 def what_next(plan: Plan) -> str:
@@ -257,16 +250,12 @@ def _groups_rejected(plan: Plan, *, width: int) -> list[str]:
     fits = {(one.execution.layout.strategy, one.execution.layout): one.fits for one in plan.candidates}
     groups: dict[str, dict[str, str]] = {"fits too": {}, "too large": {}, "not possible": {}}
     for one in plan.rejected:
-        if one.reason.startswith("the work is spread over at least"):  # of one GPU
+        if getattr(one.reason, "kind", "") == "alone":
             continue
         known = fits.get((one.strategy, one.layout))
         kind = "not possible" if known is None else "fits too" if known else "too large"
-        # The beginning of a reason, up to its details.
-        short = re.split(r" \(|[:;]|, | at most ", one.reason, maxsplit=1)[0]
-        if decided := re.match(r"needs .*, at most (\S+ \S+) of \S+ \S+ at ", one.reason):
-            short = f"up to {decided.group(1)}"
-        elif one.reason.endswith(" is simpler"):
-            short += ", not as simple"
+        # Or the beginning of a reason, up to its details.
+        short = getattr(one.reason, "short", "") or re.split(r" \(|[:;]|, | at most ", one.reason, maxsplit=1)[0]
         groups[kind].setdefault(one.strategy, short)
     return [_listed(kind, group, width=width) for kind, group in groups.items() if group]
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 from torch import nn
 
 from shardwise.catalog.families.family import LOGIT_TRANSFORMS
-from shardwise.catalog.stated import drops_out as config_drops_out
+from shardwise.catalog.stated import dropped
 from shardwise.errors import UnsupportedError
 from shardwise.models.wrapper import find_inside, text_config
 
@@ -71,7 +71,7 @@ def find_anatomy(model: nn.Module) -> Anatomy:
 def drops_out(model: nn.Module) -> bool:
     """Whether a model has dropout, by its modules or its configuration."""
     by_module = any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout))
-    return by_module or config_drops_out(text_config(cast(Any, model).config).to_dict())
+    return by_module or dropped(text_config(cast(Any, model).config).to_dict())[0]
 
 
 def _last_linear(model: nn.Module) -> nn.Module | None:

@@ -74,7 +74,10 @@ def loss_left_out(config: Any) -> str:
 def _balances(config: Any) -> bool:
     if not getattr(config, "output_router_logits", False):
         return False
-    code = import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
+    from transformers import AutoModelForCausalLM
+
+    own, classes = type(config).__module__.replace(".configuration_", ".modeling_"), AutoModelForCausalLM._model_mapping
+    code = import_module(classes[type(config)].__module__ if type(config) in classes else own)
     return hasattr(code, "load_balancing_loss_func")
 
 

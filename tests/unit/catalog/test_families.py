@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tools.types_of_keys import types
 from transformers import AutoConfig
 from transformers.pytorch_utils import Conv1D
 
 from shardwise.catalog.config import shape_from_data
-from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS
+from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS, TYPES
 from shardwise.errors import ModelError
 from shardwise.models.anatomy import drops_out
 from shardwise.spec.model.shape import ModelShape
@@ -177,3 +178,8 @@ def test_the_language_model_of_a_model_of_text_and_images_is_read(kind):
     assert shape_from_data(whole, file="-").storage_dtype == "bfloat16"
     whole["text_config"] = small_config("llama")
     assert shape_from_data(whole, file="-").family == "llama"
+
+
+@pytest.mark.slow
+def test_a_key_is_held_to_the_types_that_transformers_holds_it_to():
+    assert types() == TYPES

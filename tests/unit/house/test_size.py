@@ -14,22 +14,22 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 CEILINGS = {
     "": 230,
     "api": 3040,
-    "catalog": 3200,
-    "cli": 1830,
+    "catalog": 3227,
+    "cli": 1815,
     "data": 4890,
     "interop": 1380,
     "launch": 2960,
     "methods": 390,
-    "models": 3310,
+    "models": 3319,
     "parallel": 2980,
     "plan": 8610,
     "programs": 210,
     "report": 2290,
-    "spec": 5560,
+    "spec": 5573,
     "train": 9350,
     "web": 1320,
 }
-ALL, ALL_TESTS = 51500, 32505
+ALL, ALL_TESTS = 51544, 32519
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

@@ -14,9 +14,8 @@ from shardwise.report.contents import Report
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.beside import Chance
 from shardwise.spec.plan.file import read_plan
-from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory
+from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory, Sentence
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support.rows import Reason, Row
 from shardwise.units import format_gib
 
 
@@ -104,7 +103,7 @@ def _multiplied(one: Candidate, known: Calibration) -> Candidate:
     reasons = (*one.reasons, said)
     if not fits:
         needs = f"calibrated, it needs up to {format_gib(high)} of {format_gib(room)}: {_measured(known)}"
-        reasons = (Reason.of(Row(True, needs, key="calibrated")),)
+        reasons = (Sentence(needs, "calibrated"),)
     return replace(one, memory=memory, time=slower, cost=cost, fits=fits, reasons=reasons)
 
 
@@ -126,7 +125,7 @@ def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | N
     first = [] if chosen is None else [chosen]
     others = sorted((one for one in candidates if one is not chosen), key=lambda one: not one.fits)
     why = ((one, one.reasons[0]) for one in others if not one.fits)
-    gave_way = [one.rejection for one, reason in why if isinstance(reason, Reason) and reason.row.key == key]
+    gave_way = [one.rejection for one, reason in why if getattr(reason, "kind", "") == key]
     sentences = tuple(f"{one.strategy}: {one.reason}" for one in gave_way)
     decided = {(one.strategy, one.layout) for one in (*gave_way, *(one.rejection for one in first))}
     return replace(

@@ -19,10 +19,9 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
-from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
+from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory, Sentence
 from shardwise.spec.rehearsal import RankRehearsal, Rehearsal, Rehearsing, TensorGroup
 from shardwise.spec.request import Override
-from shardwise.spec.support.rows import Reason, Row
 from shardwise.spec.support.trained import rehearsal_refusals
 from shardwise.units import format_gib
 
@@ -162,7 +161,9 @@ def with_rehearsals(made: Plan, *, on_update: Callable[[Rehearsing], None] | Non
                 candidates[index] = _checked(made, one, on_update)
             except UnsupportedError as error:
                 failures.append(f"{one.execution.layout.strategy}: {error}")
-                candidates[index] = replace(one, fits=False, reasons=(_said(f"it fails: {error}"),))
+                candidates[index] = replace(
+                    one, fits=False, reasons=(Sentence(f"rehearsed, it fails: {error}", "rehearsed"),)
+                )
             if candidates[index].fits:
                 return ranked(made, candidates, chosen=candidates[index], key="rehearsed")
     if failures and len(failures) == tried:
@@ -174,7 +175,9 @@ def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None]
     """A candidate with what its rehearsal says. Raises UnsupportedError: a rank fails in it."""
     refused = refusals(made, one)
     if refused:
-        return replace(one, reasons=(*one.reasons, *(f"not rehearsed: {reason}" for reason in refused)))
+        return replace(
+            one, reasons=(*one.reasons, *(Sentence(f"not rehearsed: {reason}", "always") for reason in refused))
+        )
     found = rehearse_candidate(made, one, on_update=on_update)
     ranks = found.as_planned
     peak = max(rank.peak_bytes for rank in ranks)
@@ -191,14 +194,11 @@ def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None]
     return replace(one, fits=found.fits, memory=memory, reasons=(*kept, _sentence(one, found)))
 
 
-def _said(what: str) -> Reason:
-    return Reason.of(Row(True, f"rehearsed, {what}", key="rehearsed"))
-
-
-def _sentence(one: Candidate, found: Rehearsal) -> Reason:
-    return _said(
-        f"it {'fits' if found.fits else 'does not fit'}: {format_gib(found.reserved_bytes)} of "
+def _sentence(one: Candidate, found: Rehearsal) -> Sentence:
+    said = (
+        f"rehearsed, it {'fits' if found.fits else 'does not fit'}: {format_gib(found.reserved_bytes)} of "
         f"{format_gib(found.capacity_bytes)} in {found.worst.peak_instant}; the forecast is "
         f"{format_gib(one.memory.peak_bytes)}, at most {format_gib(one.memory.peak_high_bytes)}"
         f"{'' if found.eager is None else f'; {found.eager}'}"
     )
+    return Sentence(said, "rehearsed")

@@ -43,6 +43,7 @@ class Family:
         even_width: transformers refuses a width that is no multiple of the heads, whatever
             `head_dim` says.
         rotates: queries and keys are rotated as a whole; `rotations` in which ways, by rope_type.
+        pads: its embedding has a row for padding, `pad_token_id`.
         misfit: why transformers' code does not run with dimensions; "" where it does.
         attention, mlp, norms: of a block without experts.
         experts: replace the MLP in the blocks that `placement` names.
@@ -85,6 +86,7 @@ class Family:
     even_width: bool = False
     rotates: bool = False
     rotations: Sequence[str] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+    pads: bool = True
     misfit: Callable[[Dimensions], str] = lambda _: ""
     experts: Matrices | None = None
     placement: Placement = everywhere

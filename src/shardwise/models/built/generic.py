@@ -11,7 +11,7 @@ from typing import Any, cast
 from torch import nn
 
 from shardwise.catalog.config import ACTIVATIONS
-from shardwise.catalog.stated import drops_scores, drops_stream, steady_positions
+from shardwise.catalog.stated import dropped, steady_positions
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out
 from shardwise.models.built.head import is_plain
@@ -98,8 +98,8 @@ class BuiltDecoder:
             steady_positions=steady_positions(self._data, positions=positions),
             layerdrop=float(stated.get("layerdrop") or 0.0),
             drops_out=drops_out(self._anatomy.model),
-            drops_stream=drops_stream(stated),
-            drops_scores=drops_scores(stated),
+            drops_stream=dropped(stated)[1],
+            drops_scores=dropped(stated)[2],
             bare_experts=bare_experts_of(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
             counted=True,

@@ -80,7 +80,8 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
     with watchable():
         anatomy, wrapper = _built(whole)
         shape = _known_shape(anatomy, data, dtype=storage) if wrapper else None
-        seen, why = _watched(anatomy) if shape is None else (None, shape.untrained)
+        seen, why = _watched(anatomy)
+    why = (shape.untrained if shape else "") or why or stated.misfit_of_numbers(data)
     shape = shape or BuiltDecoder(anatomy, config, data, seen).shape(storage)
     shape = replace(shape, untrained=why or loss_left_out(config) or _unread(anatomy.model, Path(file)))
     if wrapper is None:
@@ -143,6 +144,10 @@ def _refuse_other_kinds(config: Any, *, whole: Any) -> None:
     behind = kind in lists.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind in _BEHIND_ENCODERS
     if behind or any(getattr(one, "is_encoder_decoder", False) for one in (config, whole)):
         raise UnsupportedError("it is the decoder of an encoder-decoder, which reads what an encoder made")
+    if whole is not config and whole.return_dict is False:
+        raise UnsupportedError("return_dict is False, and its code reads what its parts give by names; leave it out")
+    if whole.model_type in ("gemma4", "gemma4_unified") and config.pad_token_id is None:
+        raise UnsupportedError("pad_token_id is null, and its code writes it where images stand: write a number")
     if kind in _SHIFTED:
         raise UnsupportedError("its code counts positions from behind its padding token's, and here they begin at 0")
     if kind in (*lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES, *_ENCODERS) and not decodes:
@@ -161,6 +166,7 @@ def _built(config: Any) -> tuple[Anatomy, Wrapper | None]:
         except Exception:  # noqa: BLE001 - some families know no attention but their own
             model = build()
         model.tie_weights()
+        model.initialize_weights()  # of numbers that its code divides by, or draws with
     except Exception as error:  # noqa: BLE001 - whatever a constructor raises, the model cannot be had
         raise UnsupportedError(f"transformers does not build it ({type(error).__name__}: {said(error)})") from None
     inside, every, wrapper = find_inside(model), _count(model), None

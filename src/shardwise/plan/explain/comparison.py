@@ -2,7 +2,7 @@
 
 from shardwise.plan.search import BETTER, RECOMPUTE_ORDER, Question, ratio, tie_of, unmeasured
 from shardwise.spec.job.keys import Goal
-from shardwise.spec.plan.forecast import Candidate, TimeForecast
+from shardwise.spec.plan.forecast import Candidate, Sentence, TimeForecast
 from shardwise.units import format_seconds
 
 #: Figures that differ by a smaller share are not told apart in words.
@@ -50,18 +50,19 @@ def why_faster(candidate: Candidate, chosen: Candidate, *, question: Question) -
     doubt = doubted(candidate, question, beside=chosen)
     if doubt is not None:
         return f"{percent(1 - share)} {BETTER[goal][0]}{with_offload(candidate, chosen)}, but {doubt}"
-    tie = percent(tie_of(question.cluster.gpu))
-    return (
-        f"{percent(1 - share)} {BETTER[goal][0]}{with_offload(candidate, chosen)}, less than the {tie} that forecasts "
-        f"can tell apart, and {named(chosen, candidate)} is simpler"
-    )
+    tie, much = percent(tie_of(question.cluster.gpu)), f"{percent(1 - share)} {BETTER[goal][0]}"
+    much += with_offload(candidate, chosen)
+    simpler = f"{named(chosen, candidate)} is simpler"
+    said = f"{much}, less than the {tie} that forecasts can tell apart, and {simpler}"
+    return Sentence(said, short=f"{much}, not as simple")
 
 
 def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal) -> str:
     """By how much a candidate that fits is worse than the chosen one, and what takes the time."""
     share, seconds = ratio(candidate, chosen, goal=goal), candidate.time.step_seconds
     if abs(share - 1) < _SAME and _num_gpus(candidate) == _num_gpus(chosen):
-        return f"takes as long{with_offload(candidate, chosen)}, and {named(chosen, candidate)} is simpler"
+        much = f"takes as long{with_offload(candidate, chosen)}"
+        return Sentence(f"{much}, and {named(chosen, candidate)} is simpler", short=f"{much}, not as simple")
     much = f"{percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {BETTER[goal][2]}"
     num_gpus, others = _num_gpus(candidate), _num_gpus(chosen)
     on = "" if num_gpus == others else f" on {num_gpus} GPUs instead of {others}"

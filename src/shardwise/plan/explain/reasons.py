@@ -13,7 +13,7 @@ from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal, LayoutSpec
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.forecast import Candidate
+from shardwise.spec.plan.forecast import Candidate, Sentence
 from shardwise.spec.plan.offers import format_dollars
 from shardwise.spec.support.attention import documents_refusal
 from shardwise.units import format_gib
@@ -60,7 +60,7 @@ def _tie(chosen: Candidate, best: Candidate, *, question: Question) -> str | Non
         kept = best.execution.gradient_checkpointing
         how = "" if kept == chosen.execution.gradient_checkpointing else f" with gradient_checkpointing {kept}"
         more = f"micro-batch {best.execution.micro_batch_size}{how} would be {percent(1 - share)} {BETTER[goal][0]}"
-        return f"{more}, and leave no room for a screen that the card may drive"
+        return Sentence(f"{more}, and leave no room for a screen that the card may drive", "elsewhere")
     doubt = doubted(best, question, beside=chosen)
     why = doubt or f"forecasts within {percent(tie_of(question.cluster.gpu))} of each other are taken as equal"
     simpler = simplicity(chosen.execution) < simplicity(best.execution)
@@ -81,10 +81,8 @@ def _how_to_take(candidate: Candidate, chosen: Candidate) -> str:
 
 def _fit(candidate: Candidate) -> str:
     memory = candidate.memory
-    return (
-        f"needs {format_gib(memory.peak_bytes)}, at most {format_gib(memory.peak_high_bytes)}, "
-        f"of {format_gib(memory.capacity_bytes)}; the peak is at {memory.peak_instant}"
-    )
+    most = f"at most {format_gib(memory.peak_high_bytes)}, of {format_gib(memory.capacity_bytes)}"
+    return Sentence(f"needs {format_gib(memory.peak_bytes)}, {most}; the peak is at {memory.peak_instant}", "elsewhere")
 
 
 def _precision(work: Work) -> str | None:
@@ -107,7 +105,7 @@ def _length(work: Work) -> str | None:
     if length <= most:
         return None
     made = f"WARNING: sequences of up to {length} tokens are longer than the {most} positions the model was made for"
-    return f"{made}: a row of more is refused as the run begins, unless rope_scaling stretches them"
+    return Sentence(f"{made}: a row of more is refused as the run begins, unless rope_scaling stretches them", "always")
 
 
 def _tiles(work: Work) -> str | None:
@@ -120,10 +118,8 @@ def _idle(work: Work, cluster: Cluster) -> str | None:
     taken, left = work.execution.layout.world_size, cluster.num_gpus - work.execution.layout.world_size
     if not isinstance(work.job.layout, LayoutSpec) or not left:
         return None
-    return (
-        f"layout takes {taken} of the {cluster.num_gpus} {cluster.unit}: {left} {'is' if left == 1 else 'are'} idle, "
-        f"and not counted in costs and rates"
-    )
+    idle = f"{left} {'is' if left == 1 else 'are'} idle, and not counted in costs and rates"
+    return Sentence(f"layout takes {taken} of the {cluster.num_gpus} {cluster.unit}: {idle}", "always")
 
 
 def _batch(work: Work) -> str:
@@ -135,7 +131,7 @@ def _batch(work: Work) -> str:
         f"{product} {work.job.samples} per step"
     )
     if product == asked:
-        return sentence
+        return Sentence(sentence, "elsewhere")
     verb = "is" if product - asked == 1 else "are"
     return f"{sentence}; global_batch_size is {asked}, so {product - asked} of them {verb} padding of weight zero"
 
@@ -205,7 +201,8 @@ def _mask(work: Work) -> str | None:
 def _rates(work: Work) -> str | None:
     gpu, compute = work.cluster.gpu, work.types.compute_name
     if gpu.kind == "cpu":
-        return None if gpu.measured else "times of CPU processes are nominal, not measured on this machine"
+        nominal = Sentence("times of CPU processes are nominal, not measured on this machine", "always")
+        return None if gpu.measured else nominal
     if compute not in gpu.dense_flops:
         return f"{gpu.name} has no {compute} units; times are counted at its float32 rate"
     return None
@@ -220,7 +217,8 @@ def price_sentence(gpu: Gpu, *, goal: Goal) -> str | None:
         citation = cited([gpu.name])
         dated = "" if citation is None or citation.date in citation.source or " to " in citation.date else citation.date
         where = f" ({citation.source}{dated and ', '}{dated})" if citation else ""
-        return f"costs are at {_kind_of(gpu)} the {gpu.name}, {format_dollars(typical)} an hour{where}"
+        said = f"costs are at {_kind_of(gpu)} the {gpu.name}, {format_dollars(typical)} an hour{where}"
+        return Sentence(said, "price")
     ranked = "; cheapest takes the fewest GPU hours" if goal == "cheapest" else ""
     if gpu.usd_per_hour is None:
         return f"no price is known for the {gpu.name}, so no cost is forecast{ranked}"

@@ -27,7 +27,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Checkpointing, Execution
 from shardwise.spec.layout.optimizers import OptimizerName
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.forecast import MemoryForecast
+from shardwise.spec.plan.forecast import MemoryForecast, Sentence
 from shardwise.spec.support.rows import in_nf4
 from shardwise.units import GIB, format_bytes, format_count, format_gib
 
@@ -263,7 +263,9 @@ def why_not(work: Work, memory: MemoryForecast, *, known: dict[str, bool]) -> st
     part = max(worst.parts, key=lambda name: worst.parts[name])
     need, names = f"needs {format_gib(memory.peak_bytes)}, at most ", _NAMES[part]
     need += f"{_too_much(memory.peak_high_bytes, memory.capacity_bytes)} at {memory.peak_instant}"
-    return f"{need}: {names} {format_gib(worst.parts[part])} of it; {_remedy(part, work, memory, known)}"
+    high, room = format_gib(memory.peak_high_bytes), format_gib(memory.capacity_bytes)
+    said = f"{need}: {names} {format_gib(worst.parts[part])} of it; {_remedy(part, work, memory, known)}"
+    return Sentence(said, short="" if high == room else f"up to {high}")
 
 
 def _too_much(need: int, capacity: int) -> str:

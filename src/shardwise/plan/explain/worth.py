@@ -12,6 +12,7 @@ from shardwise.plan.search import Choice, Forecasts, Search, changed, considered
 from shardwise.plan.time import num_steps
 from shardwise.plan.work import Work
 from shardwise.spec.layout.axes import Layout
+from shardwise.spec.plan.forecast import Sentence
 from shardwise.spec.support.splits import as_trained
 from shardwise.spec.support.trained import refusal
 from shardwise.units import format_gib, format_seconds
@@ -40,7 +41,7 @@ def worth_parts(search: Search, work: Work) -> str | None:
         if cut < whole:
             how = "which no longer fit whole" if whole == inf else f"where it is {percent(whole / cut - 1)} faster"
             where = f"from rows of {longer:,} tokens on, {how}"
-            return f"at the same tp and pp, context parallelism (cp: 2) is worth it {where}"
+            return Sentence(f"at the same tp and pp, context parallelism (cp: 2) is worth it {where}", "elsewhere")
     return None
 
 

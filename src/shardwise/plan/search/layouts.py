@@ -11,6 +11,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import STRATEGIES, Layout, Schedule
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Sentence
 from shardwise.spec.support.splits import as_trained
 from shardwise.spec.support.trained import misfit, refusal
 
@@ -56,7 +57,7 @@ def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
             yield choice
     world, unit = cluster.num_gpus, cluster.unit
     for name in among or STRATEGIES:
-        reason = f"the work is spread over at least 2 {unit}; this is 1"
+        reason = Sentence(f"the work is spread over at least 2 {unit}; this is 1", "alone")
         if name == "hsdp" and world > 1:
             reason = f"hsdp needs groups of at least 2 {unit} and at least 2 such groups; {world} {unit} make none"
         elif " x " in name and world > 1:

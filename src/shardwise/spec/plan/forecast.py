@@ -5,7 +5,7 @@ stable: keys are added, never renamed.
 """
 
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
@@ -107,6 +107,19 @@ class Cost:
     at_least: bool = False
 
 
+class Sentence(str):
+    """A reason with its `short` form and its kind: `always` is shown whatever else is, `elsewhere`
+    stands in another place of the screen too, or is rarely asked for; others say of what it is."""
+
+    kind = short = ""
+
+    def __new__(cls, text: str, kind: str = "", short: str = "") -> Self:
+        """A text of that kind."""
+        made = super().__new__(cls, text)
+        made.kind, made.short = kind, short
+        return made
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
     """A way of spreading the work that was not taken, and the sentence that says why."""
@@ -150,7 +163,11 @@ class Candidate:
     def rejection(self) -> Rejection:
         """Why it is not taken, which its reasons say."""
         layout = self.execution.layout
-        return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(self.reasons))
+        return Rejection(
+            strategy=layout.strategy,
+            layout=layout,
+            reason=self.reasons[0] if len(self.reasons) == 1 else "; ".join(self.reasons),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

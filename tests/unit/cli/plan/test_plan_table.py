@@ -13,7 +13,7 @@ from shardwise.cli.timeline_text import heading, legend, timeline_lines
 from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.data_facts import DataFacts, PartFacts
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.plan.forecast import Plan, Rejection
+from shardwise.spec.plan.forecast import Plan, Rejection, Sentence
 from shardwise.spec.plan.timeline import Kind, Lane, Stream, Timeline, TimelineSpan
 from tests.unit.cli.plans import nothing_fits, plan
 
@@ -89,8 +89,8 @@ def many_rejected() -> Plan:
     fitting = [replace(best, execution=replace(best.execution, layout=one)) for one in pairs]
     reasons = {
         **dict.fromkeys(pairs, slower),
-        Layout.from_strategy("zero2", world_size=2): "2 % faster, less than 5 %, and fsdp is simpler",
-        Layout(dp_replicate=4): "needs 60.0 GiB, at most 61.0 GiB of 48.0 GiB at end of forward: weights",
+        Layout.from_strategy("zero2", world_size=2): Sentence("2 % faster, and ...", short="2 % faster, not as simple"),
+        Layout(dp_replicate=4): Sentence("needs 60.0 GiB, at most 61.0 GiB of ...", short="up to 61.0 GiB"),
     }
     rejected = [Rejection(strategy=one.strategy, layout=one, reason=reason) for one, reason in reasons.items()]
     return replace(made, candidates=(*made.candidates, *fitting), rejected=(*rejected, *made.rejected))
