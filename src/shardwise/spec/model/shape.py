@@ -193,6 +193,8 @@ class ModelShape:
         parallel_residual: attention and the MLP read the same residual stream.
         plain_head: logits are the head's output, with no cap or scale behind it.
         other_blocks: the blocks that are not of the usual kind.
+        kind_of_block: which of the `kinds` each block of a build is; empty where there is one, or
+            where they are taken as spread evenly over the depth.
         windowed_layers: how many blocks' attention has the window, None for all.
         value_head_dim: width of a head's values where it is not `head_dim`.
         embedding_size: width of the embedding and the head where it is not `hidden_size`.
@@ -221,6 +223,8 @@ class ModelShape:
         shares_weights: some of its blocks are, in part, one and the same.
         built: how its blocks were seen to split, where the shape was read off a build; None: the
             catalogue says it.
+        passed: for each block of a build, elements of a token in what a pipeline stage that begins
+            with it is sent; empty where that is the residual stream alone.
         unstaged: why a build is not cut in stages; "" where it is, or where that is not known.
         unsliced: why tensor parallelism does not slice a build; likewise.
         untrained: why its code does not run, or its weights are not read; "" elsewhere.
@@ -255,6 +259,7 @@ class ModelShape:
     parallel_residual: bool = False
     plain_head: bool = True
     other_blocks: tuple[OtherBlocks, ...] = ()
+    kind_of_block: tuple[int, ...] = ()
     windowed_layers: int | None = None
     value_head_dim: int | None = None
     embedding_size: int | None = None
@@ -276,6 +281,7 @@ class ModelShape:
     profiles: tuple[ModelProfile, ...] = ()
     shares_weights: bool = False
     built: tuple[Split, ...] | None = None
+    passed: tuple[int, ...] = ()
     unstaged: str = ""
     unsliced: str = ""
     untrained: str = ""
@@ -318,6 +324,10 @@ class ModelShape:
         Whole numbers, twice as large and as many times as there are blocks: none is rounded."""
         block, head = self.multiplied_elements + self.block_parameters, 2 * self.embedding_parameters
         return block, self.num_layers * (self.embedding_parameters + self.position_parameters), self.num_layers * head
+
+    def message(self, first: int) -> int:
+        """Elements of a token in what a pipeline stage is sent whose `first` block is that one."""
+        return self.passed[first] if 0 < first < len(self.passed) else self.hidden_size
 
     @property
     def num_parameters(self) -> int:
