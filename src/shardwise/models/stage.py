@@ -158,9 +158,6 @@ def _put_in(backbone: nn.Module, blocks: nn.ModuleList, place: StagePlace, passe
             block.received = received[index]
         elif any(index == reader for one in passed[1:] for reader, _ in one.read):
             block.register_forward_pre_hook(partial(_find, received[index]), with_kwargs=True)
-    for name in _OF_TOKENS:
-        if hasattr(backbone, name):
-            setattr(backbone, name, lambda *given: given[0].new_zeros(1, 1, len(blocks), 1))
 
     def receive(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         message: torch.Tensor = kwargs["inputs_embeds"]
@@ -170,6 +167,8 @@ def _put_in(backbone: nn.Module, blocks: nn.ModuleList, place: StagePlace, passe
         for one, tensor in zip(passed[1:], others, strict=True):
             for reader, where in one.read:
                 received[reader][where] = tensor
+        nothing = message.new_zeros(1, 1, len(blocks), 1)
+        vars(backbone).update({name: lambda *_: nothing for name in _OF_TOKENS if hasattr(backbone, name)})
         return args, {**kwargs, "inputs_embeds": message.new_zeros(*message.shape[:2], stream.shape[-1])}
 
     backbone.register_forward_pre_hook(receive, with_kwargs=True)
