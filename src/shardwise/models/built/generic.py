@@ -106,6 +106,7 @@ class BuiltDecoder:
             mixes_documents=not self._keeps_documents_apart(),
             counted=True,
             shares_weights=any(count > 1 for count in holders(self._anatomy.blocks).values()),
+            runs_twice=any(count > 1 for call in self._calls for count in call.ran.values()),
             built=(built := self._splits()),
             passed=self._passed(hidden),
             unstaged=self._unstaged,

@@ -14,15 +14,17 @@ from shardwise.models.anatomy import Anatomy, tensor_plan
 from shardwise.models.built.watch import BATCH, CHANGED, LENGTH, Seen, watch, watchable
 from shardwise.models.stage import Passed, Place, StageEnds, final_norm
 
+_UNSENT = "its blocks are given what was made of tokens beside the residual stream, in a form that stages do not send"
+
 
 def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
     """Of a model whose forward was seen. Raises UnsupportedError: between blocks passes what stages
     do not send to each other, nor make of positions; says what."""
     blocks, modules = seen.blocks, dict(anatomy.model.named_modules())
     refuse_unchained(anatomy, seen)
-    passed = tuple(_passed(seen, index) for index in range(len(blocks)))
     if any(count > 1 for count in holders(anatomy.blocks).values()):
         raise UnsupportedError("its blocks share weights")
+    passed = tuple(_passed(seen, index) for index in range(len(blocks)))
     held = {id(parameter) for block in anatomy.blocks for parameter in block.parameters()}
     of_ends = {id(p) for end in (anatomy.embedding, anatomy.head) for p in end.parameters()}
     before: list[str] = []
@@ -49,7 +51,7 @@ def _passed(seen: Seen, first: int) -> tuple[Passed, ...]:
             if ready is None or (in_store and index > first):
                 continue
             if ready == CHANGED or not tensor.is_floating_point() or len(place) == 2:
-                raise UnsupportedError("its blocks are given numbers, or a changed stream, beside the residual stream")
+                raise UnsupportedError(_UNSENT)
             if ready <= first:
                 tensors[id(tensor)] = tensor
                 read.setdefault(id(tensor), []).append((index, place))
@@ -59,7 +61,7 @@ def _passed(seen: Seen, first: int) -> tuple[Passed, ...]:
 def _form(tensor: torch.Tensor, read: tuple[tuple[int, Place], ...]) -> Passed:
     shape = tensor.shape
     if len(shape) < 3 or [*shape].count(BATCH) != 1 or [*shape].count(LENGTH) != 1:
-        raise UnsupportedError(f"its blocks are given {len(shape)} dimensions, not one each of rows and tokens")
+        raise UnsupportedError(_UNSENT)
     others = [index for index, size in enumerate(shape) if size not in (BATCH, LENGTH)]
     order = (shape.index(BATCH), shape.index(LENGTH), *others)
     return Passed(sizes=tuple(shape[index] for index in others), order=order, read=read)

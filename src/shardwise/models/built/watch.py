@@ -4,6 +4,7 @@ operators in them, and what ran outside.
 Attention and masks are registered with transformers under a name of our own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -49,13 +50,15 @@ class AttentionCall:
 @dataclass(kw_only=True, eq=False)
 class BlockCall:
     """One call of a decoder block. `given`: the residual stream; `others`: the tensors that it was
-    given beside it, and where; `ops`: the operators that ran on what was made of tokens."""
+    given beside it, and where; `ops`: the operators that ran on what was made of tokens; `ran`: how
+    often each of its leaf modules with weights did."""
 
     name: str
     given: torch.Tensor
     made: torch.Tensor | None = None
     attention: list[AttentionCall] = field(default_factory=list[AttentionCall])
     ops: set[str] = field(default_factory=set[str])
+    ran: Counter[str] = field(default_factory=Counter[str])
     others: list[tuple[Place, torch.Tensor]] = field(default_factory=list[tuple[Place, torch.Tensor]])
 
 
@@ -63,8 +66,9 @@ class BlockCall:
 class Seen:
     """One forward of a causal language model. `of_tokens`: ids of tensors made of tokens or by a
     matrix, and not of positions alone -> how many blocks ran before what one of them made of it,
-    which something between blocks did not change, else `CHANGED`; `ran_outside`: name of each leaf module that ran outside the
-    blocks -> how many had run before it; `returned`: values of a block's tuple, 0 for a tensor."""
+    which something between blocks did not change, else `CHANGED`; `ran_outside`: name of each leaf
+    module that ran outside the blocks -> how many had run before it; `returned`: values of a
+    block's tuple, 0 for a tensor."""
 
     blocks: list[BlockCall] = field(default_factory=list[BlockCall])
     of_tokens: dict[int, int] = field(default_factory=dict[int, int])
@@ -132,7 +136,7 @@ class _Watcher(TorchDispatchMode):
         self._anatomy = anatomy
         self._kept: list[Any] = []  # ids are of tensors that live
         self._block: BlockCall | None = None
-        self._masks: dict[int, MaskCall] = {}
+        self._masks: dict[int, MaskCall] = {}  # by storage: some code slices all of a mask
         self._asked_positions = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -190,9 +194,11 @@ class _Watcher(TorchDispatchMode):
             self._kept.append(made)
         self._block = None
 
-    def _enter_leaf(self, name: str, *_: Any) -> None:
+    def _enter_leaf(self, name: str, module: nn.Module, *_: Any) -> None:
         if self._block is None:
             self.seen.ran_outside[name] = len(self.seen.blocks)
+        elif module._parameters:
+            self._block.ran[name] += 1
 
     def _leave_leaf(self, module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
         if (is_linear(module) or isinstance(module, nn.Embedding)) and id(output) not in self.seen.of_tokens:
@@ -228,7 +234,7 @@ class _Watcher(TorchDispatchMode):
         near = window == 1 or sees(1, 0)
         causal = near and not sees(0, 1) and (not sees(window, 0) if window else sees(10**9, 0))
         mask = torch.empty(BATCH, 1, LENGTH, LENGTH, device="meta")
-        self._masks[id(mask)] = MaskCall(causal=causal, by_positions=self._asked_positions)
+        self._masks[mask.untyped_storage()._cdata] = MaskCall(causal=causal, by_positions=self._asked_positions)
         self._kept.append(mask)
         self._asked_positions = False
         return mask
@@ -250,6 +256,7 @@ class _Watcher(TorchDispatchMode):
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         if self._block is not None:
             told = frozenset(word for word, said in words.items() if said is not None)
-            self._block.attention.append(AttentionCall(mask=self._masks.get(id(attention_mask)), words=told))
+            mask = None if attention_mask is None else self._masks.get(attention_mask.untyped_storage()._cdata)
+            self._block.attention.append(AttentionCall(mask=mask, words=told))
         self._mark(made)
         return made, None

@@ -221,6 +221,7 @@ class ModelShape:
             forecast what they keep.
         profiles: what one of each kind of its blocks was measured to keep, for executions of a job.
         shares_weights: some of its blocks are, in part, one and the same.
+        runs_twice: a block of a build multiplies by some weight twice.
         built: how its blocks were seen to split, where the shape was read off a build; None: the
             catalogue says it.
         passed: for each block of a build, elements of a token in what a pipeline stage that begins
@@ -280,6 +281,7 @@ class ModelShape:
     counted: bool = False
     profiles: tuple[ModelProfile, ...] = ()
     shares_weights: bool = False
+    runs_twice: bool = False
     built: tuple[Split, ...] | None = None
     passed: tuple[int, ...] = ()
     unstaged: str = ""
