@@ -43,7 +43,8 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
 def _passed(seen: Seen, first: int) -> tuple[Passed, ...]:
     """What a stage that begins with block `first` is sent: the stream, and what was made of tokens
     before that block and is given to it and those behind."""
-    tensors, read = {(): seen.blocks[first].given}, dict[Any, list[tuple[int, Place]]]({(): [(first, ())]})
+    tensors: dict[int, torch.Tensor] = {0: seen.blocks[first].given}
+    read: dict[int, list[tuple[int, Place]]] = {0: [(first, ())]}
     for index, block in enumerate(seen.blocks[first:], first):
         for place, tensor in block.others:
             ready = seen.of_tokens.get(id(tensor))
@@ -83,8 +84,9 @@ def refuse_unchained(anatomy: Anatomy, seen: Seen) -> None:
 
 def _is_whole(tensor: torch.Tensor, *, of: torch.Tensor | None) -> bool:
     """Whether a tensor is another one, or a view of all of it."""
-    same = of is not None and tensor.untyped_storage()._cdata == of.untyped_storage()._cdata
-    return tensor is of or (same and (tensor.shape, tensor.stride()) == (of.shape, of.stride()))
+    if of is None or tensor.untyped_storage()._cdata != of.untyped_storage()._cdata:
+        return False
+    return (tensor.shape, tensor.stride()) == (of.shape, of.stride())
 
 
 def ends_or_why(anatomy: Anatomy, seen: Seen | None) -> tuple[StageEnds, str]:

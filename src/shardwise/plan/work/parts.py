@@ -89,11 +89,8 @@ def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: 
     for pp in range(layout.pp):
         here = layout.stages_of(pp)
         spans = [stages[stage] for stage in here]
-        counts, span, ends = (
-            _counts(model, kinds, spans),
-            max(spans, key=len),
-            (0 in here, layout.num_stages - 1 in here),
-        )
+        counts, span = _counts(model, kinds, spans), max(spans, key=len)
+        ends = 0 in here, layout.num_stages - 1 in here
         # Ranks that hold the same have one inventory.
         key = (counts, len(span), ends)
         if key not in staged:
