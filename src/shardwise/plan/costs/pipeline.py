@@ -1,7 +1,5 @@
 """Pipeline stages: what micro-batches in flight keep, and messages of ranks: bytes, seconds."""
 
-from collections.abc import Iterator
-
 from shardwise.plan.costs.autocast import kept_casts
 from shardwise.plan.costs.block import saved_by_blocks, shared
 from shardwise.plan.costs.loss import made_head_gradient, saved_by_head
@@ -42,7 +40,7 @@ def in_flight_of_later_stages(scene: Scene) -> int:
 
 def of_a_later_stage(scene: Scene) -> Alive:
     """What such a one keeps more than one of the first stage."""
-    return {"communication": 0 if _keeps_input_itself(scene.work) else _largest(scene)}
+    return {"communication": 0 if _keeps_input_itself(scene.work) else _of_largest(scene.work)}
 
 
 def left_by_cut_backward(scene: Scene) -> float:
@@ -57,7 +55,8 @@ def messages(scene: Scene) -> float:
         return 0
     # The gradient that left last is let go when the next message is sent.
     left = scene.flight.gradients and not scene.part.is_first
-    return _kept_messages(scene) + (_beside(scene) * _largest(scene) if _splits(layout) else left * _received(scene))
+    beside = _beside(scene) * _of_largest(scene.work) if _splits(layout) else left * _received(scene)
+    return _kept_messages(scene) + beside
 
 
 def _beside(scene: Scene) -> int:
@@ -95,13 +94,10 @@ def _sent(scene: Scene) -> float:
     return _bytes(scene.work, scene.part.span.stop)
 
 
-def _largest(scene: Scene) -> float:
+def _of_largest(work: Work) -> float:
     """Of any message between stages."""
-    return max(_bytes(scene.work, first) for first in _firsts(scene.work))
-
-
-def _firsts(work: Work) -> Iterator[int]:
-    return (span.start for span in stage_blocks(work.model, num_stages=work.execution.layout.num_stages)[1:])
+    stages = stage_blocks(work.model, num_stages=work.execution.layout.num_stages)
+    return max((_bytes(work, blocks.start) for blocks in stages[1:]), default=0.0)
 
 
 def _bytes(work: Work, first: int) -> float:
@@ -118,4 +114,4 @@ def _keeps_input_itself(work: Work) -> bool:
 def send_seconds(work: Work) -> float:
     """Seconds until a micro-batch's stream has reached the next stage; each tp rank sends all."""
     pipe = group_of(work.cluster, work.execution.layout, "pp")
-    return pipe.message(max(_bytes(work, first) for first in _firsts(work)))
+    return pipe.message(_of_largest(work))
