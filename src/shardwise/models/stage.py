@@ -58,11 +58,11 @@ class Passed:
 
     def fold(self, tensor: torch.Tensor) -> torch.Tensor:
         """As it lies in a message."""
-        return tensor if len(self.sizes) == 1 and self.order[0] == 0 else tensor.permute(self.order).flatten(2)
+        return tensor if self.order == (0, 1, 2) else tensor.permute(self.order).flatten(2)
 
     def unfold(self, folded: torch.Tensor) -> torch.Tensor:
         """As blocks know it."""
-        if folded.ndim == len(self.order) and self.order[0] == 0:
+        if self.order == (0, 1, 2):
             return folded
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
         return folded.unflatten(2, self.sizes).permute(back)
@@ -199,7 +199,8 @@ def _take_out(backbone: nn.Module, blocks: Sequence[PassOn], passed: Sequence[Pa
         found = [one.fold(kept[one.read[0][0]][one.read[0][1]]) for one in passed]
         for several in kept.values():
             several.clear()
-        return BaseModelOutput(last_hidden_state=torch.cat(found, dim=2) if len(found) > 1 else found[0])  # pyright: ignore
+        message = found[0] if len(found) == 1 else torch.cat([one.to(found[0].dtype) for one in found], dim=2)
+        return BaseModelOutput(last_hidden_state=message)  # pyright: ignore
 
     backbone.register_forward_hook(give)
 
