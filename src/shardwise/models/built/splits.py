@@ -48,14 +48,14 @@ def _passed(seen: Seen, first: int) -> tuple[Passed, ...]:
     for index, block in enumerate(seen.blocks[first:], first):
         for place, tensor in block.others:
             ready = seen.of_tokens.get(id(tensor))
-            in_store = len(place) == 3
-            if ready is None or (in_store and index > first):
+            if ready is None:
                 continue
             if ready == CHANGED or not tensor.is_floating_point() or len(place) == 2:
                 raise UnsupportedError(_UNSENT)
-            if ready <= first:
+            if ready <= first and (len(place) < 3 or id(tensor) not in tensors):
+                # What a mapping holds is put into it once, for all blocks behind.
                 tensors[id(tensor)] = tensor
-                read.setdefault(id(tensor), []).append((index, place))
+                read.setdefault(id(tensor), []).append((index if len(place) < 3 else first, place))
     return tuple(_form(tensor, tuple(read[key])) for key, tensor in tensors.items())
 
 

@@ -50,14 +50,15 @@ class AttentionCall:
 @dataclass(kw_only=True, eq=False)
 class BlockCall:
     """One call of a decoder block. `given`: the residual stream; `others`: the tensors that it was
-    given beside it, and where; `ops`: the operators that ran on what was made of tokens; `ran`: how
-    often each of its leaf modules with weights did."""
+    given beside it, of mappings those that it read, and where; `ops`: the operators that ran on
+    what was made of tokens; `ran`: how often each of its leaf modules with weights did."""
 
     name: str
     given: torch.Tensor
     made: torch.Tensor | None = None
     attention: list[AttentionCall] = field(default_factory=list[AttentionCall])
     ops: set[str] = field(default_factory=set[str])
+    read: set[int] = field(default_factory=set[int])
     ran: Counter[str] = field(default_factory=Counter[str])
     others: list[tuple[Place, torch.Tensor]] = field(default_factory=list[tuple[Place, torch.Tensor]])
 
@@ -142,12 +143,13 @@ class _Watcher(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         known = self.seen.of_tokens
-        given = [known[id(leaf)] for leaf in tree_leaves((args, kwargs)) if id(leaf) in known]
+        given = {id(leaf) for leaf in tree_leaves((args, kwargs))} & known.keys()
         if given:
             for leaf in tree_leaves(result):
-                self._mark(leaf, CHANGED if any(given) else 0)
+                self._mark(leaf, CHANGED if any(known[one] for one in given) else 0)
             if self._block is not None:
                 self._block.ops.add(func.overloadpacket.__name__)
+                self._block.read |= given
         self._kept.append(result)
         return result
 
@@ -192,6 +194,8 @@ class _Watcher(TorchDispatchMode):
         if self._block is not None and isinstance(made, torch.Tensor):
             self._block.made = made
             self._kept.append(made)
+            read = self._block.read
+            self._block.others = [one for one in self._block.others if len(one[0]) < 3 or id(one[1]) in read]
         self._block = None
 
     def _enter_leaf(self, name: str, module: nn.Module, *_: Any) -> None:
@@ -256,6 +260,7 @@ class _Watcher(TorchDispatchMode):
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         if self._block is not None:
             told = frozenset(word for word, said in words.items() if said is not None)
+            self._block.read |= {id(key), id(value)}
             mask = None if attention_mask is None else self._masks.get(attention_mask.untyped_storage()._cdata)
             self._block.attention.append(AttentionCall(mask=mask, words=told))
         self._mark(made)
