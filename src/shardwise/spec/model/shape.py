@@ -169,6 +169,10 @@ class Wrapper:
     frozen_parameters: int | None = None
 
 
+#: What plan.json says of builds alone, and where there is something to say.
+OF_BUILDS = ("kind_of_block", "passed", "runs_twice")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
     """A decoder as the planner sees it.
@@ -382,8 +386,8 @@ class ModelShape:
         return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for plan.json; reasons that there are none of are left out."""
-        said = {key: value for key, value in asdict(self).items() if value != ""}
+        """Plain data for plan.json; reasons that there are none of, and `OF_BUILDS`, are left out."""
+        said = {key: value for key, value in asdict(self).items() if value or (value != "" and key not in OF_BUILDS)}
         return {**said, "num_parameters": self.num_parameters}
 
     @classmethod
