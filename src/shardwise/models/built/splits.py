@@ -86,7 +86,8 @@ def _is_whole(tensor: torch.Tensor, *, of: torch.Tensor | None) -> bool:
     """Whether a tensor is another one, or a view of all of it."""
     if of is None or tensor.untyped_storage()._cdata != of.untyped_storage()._cdata:
         return False
-    return (tensor.shape, tensor.stride()) == (of.shape, of.stride())
+    places = ((one.shape, one.stride(), one.storage_offset()) for one in (tensor, of))
+    return next(places) == next(places)
 
 
 def ends_or_why(anatomy: Anatomy, seen: Seen | None) -> tuple[StageEnds, str]:
