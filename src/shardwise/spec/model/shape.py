@@ -386,7 +386,7 @@ class ModelShape:
         return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for plan.json; reasons that there are none of, and `OF_BUILDS`, are left out."""
+        """Plain data for plan.json; what says nothing of reasons and `OF_BUILDS` is left out."""
         said = {key: value for key, value in asdict(self).items() if value or (value != "" and key not in OF_BUILDS)}
         return {**said, "num_parameters": self.num_parameters}
 
