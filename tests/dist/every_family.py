@@ -37,7 +37,7 @@ WAYS: dict[str, tuple[Layout, bool]] = {
     "single": (Layout(), False),
     "packed": (Layout(), True),
     "ddp": (Layout(dp_replicate=2), False),
-    **{name: (LAYOUTS[name], False) for name in ("zero1", "zero2", "fsdp", "mp", "pp", "tp", "cp")},
+    **{name: (layout, False) for name, layout in LAYOUTS.items() if name not in ("single", "ddp")},
     "ep": (Layout(dp_shard=2, ep=2), False),
 }
 METHODS = ("full", "lora")
@@ -121,7 +121,7 @@ class _Cells:
                     known[way] = UnsupportedError("; ".join(reasons))
                 else:
                     runs[way] = prepare_cell(job, self._root / f"{method}-{way}"), chosen
-            for size, work in ((1, _one), (2, _trained)):
+            for size, work in ((1, _one), (2, _trained), (4, _trained)):
                 of = [way for way, (_, chosen) in runs.items() if chosen.layout.world_size == size]
                 known.update(zip(of, _ran(size, work, [runs[way] for way in of]), strict=True))
             for way in ways:

@@ -1,10 +1,13 @@
 """A pipeline stage: a Hugging Face model without what other stages hold. Names and indices stay."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy
@@ -12,6 +15,12 @@ from shardwise.models.anatomy import Anatomy
 #: What some backbones do to embeddings before the first block, and the value that leaves alone the
 #: hidden states that stages behind the first are given in their place.
 _BEFORE_BLOCKS: dict[str, float] = {"embedding_multiplier": 1.0, "embedding_dropout": 0.0}
+#: Methods of backbones that make of tokens and embeddings what each block is given.
+_OF_TOKENS = ("get_per_layer_inputs", "project_per_layer_inputs")
+
+#: Where a block finds a tensor: () for the residual stream; the place or name of an argument; that,
+#: and the place in a tuple; that, a mapping's key, and the place in what is found there.
+Place = tuple[Any, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,38 +43,78 @@ class StagePlace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Passed:
+    """A tensor that passes between stages. `sizes`: of its dimensions, those of rows and tokens in
+    `order` first, as in messages [batch, length, width]; `read`: the blocks that find it, where."""
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    read: tuple[tuple[int, Place], ...]
+
+    @property
+    def width(self) -> int:
+        """Elements of one token."""
+        return torch.Size(self.sizes).numel()
+
+    def fold(self, tensor: torch.Tensor) -> torch.Tensor:
+        """As it lies in a message."""
+        return tensor if self.order == (0, 1, 2) else tensor.permute(self.order).flatten(2)
+
+    def unfold(self, folded: torch.Tensor) -> torch.Tensor:
+        """As blocks know it."""
+        if self.order == (0, 1, 2):
+            return folded
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return folded.unflatten(2, self.sizes).permute(back)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageEnds:
     """What runs outside the blocks beside embedding and head: names of modules that hold weights.
-    `before`, `behind`: what stages behind the first, and before the last, do without; `joins`:
-    something changes embeddings before the first block, or hidden states behind the last norm:
-    stages then hand their blocks what was sent; `returned`: values of a block's tuple, or 0."""
+    `before`, `behind`: what stages behind the first, and before the last, do without; `passed`: for
+    each block what a stage that begins with it is sent, the residual stream first; empty where
+    nothing changes embeddings before the first block, or hidden states behind the last norm, and
+    the stream alone is sent; `returned`: values of a block's tuple, or 0."""
 
     before: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
-    joins: bool = True
+    passed: tuple[tuple[Passed, ...], ...] = ()
     returned: int = 0
 
 
 class PassOn(nn.Module):
     """Stands in for another stage's block or norm: returns its first argument, in a tuple as long
-    as `returned` says. The block's own attributes (numbers, names) can still be read. Beside this
-    stage's blocks it puts in what is `received`, and takes out what is `kept`."""
+    as `returned` says. The block's own attributes (numbers, names) can still be read. It puts in
+    what was `received`, and takes out what is `kept`."""
 
     def __init__(self, old: nn.Module | None = None, *, returned: int = 0) -> None:
         super().__init__()
         said = {} if old is None else vars(old)
         vars(self).update({name: value for name, value in said.items() if isinstance(value, str | int | float)})
         self._returned = returned
-        self.received: torch.Tensor | None = None
-        self.kept: list[torch.Tensor] | None = None
+        self.received: dict[Place, torch.Tensor] = {}
+        self.kept: dict[Place, torch.Tensor] | None = None
 
-    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """The residual stream, as it came."""
-        if self.received is not None:
-            hidden_states, self.received = self.received, None
+        hidden_states = self.received.pop((), hidden_states)
         if self.kept is not None:
-            self.kept.append(hidden_states)
+            self.kept |= {(): hidden_states, **dict(tensors_given((hidden_states, *args), kwargs)), **self.received}
+        self.received.clear()
         return (hidden_states, *[None] * (self._returned - 1)) if self._returned else hidden_states
+
+
+def tensors_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Place, torch.Tensor]]:
+    """The tensors among a block's arguments, each with its place."""
+    for name, value in (*enumerate(args), *kwargs.items()):
+        if isinstance(value, torch.Tensor):
+            yield (name,), value
+            continue
+        inside = cast(Mapping[Any, Any], value).items() if isinstance(value, Mapping) else [(None, value)]
+        for key, several in inside:
+            for index, leaf in enumerate(tree_leaves(several)):
+                if isinstance(leaf, torch.Tensor):
+                    yield (name, index) if key is None else (name, key, index), leaf
 
 
 class Nothing(nn.Module):
@@ -90,34 +139,70 @@ def keep_stage(anatomy: Anatomy, place: StagePlace, ends: StageEnds) -> None:
                 setattr(backbone, name, nothing)
         for module in map(anatomy.model.get_submodule, ends.before):
             _replace(anatomy.model, module, Nothing() if isinstance(module, nn.Embedding) else PassOn())
-        if ends.joins:
-            _put_in(backbone, cast(PassOn, blocks[place.blocks.start - 1]))
+        if ends.passed:
+            _put_in(backbone, blocks, place, ends.passed[place.blocks.start])
     if not place.is_last:
         for module in map(anatomy.model.get_submodule, ends.behind):
             _replace(anatomy.model, module, PassOn())
         _replace(anatomy.model, anatomy.head, None)
-        if ends.joins:
-            _take_out(backbone, cast(PassOn, blocks[place.blocks.stop]))
+        if ends.passed:
+            _take_out(backbone, cast(list[PassOn], blocks), ends.passed[place.blocks.stop])
 
 
-def _put_in(backbone: nn.Module, last: PassOn) -> None:
-    """Makes the last block before a stage's own give what the stage received. The code before the
-    blocks gets zeros, which some of it changes in place."""
+def _put_in(backbone: nn.Module, blocks: nn.ModuleList, place: StagePlace, passed: Sequence[Passed]) -> None:
+    """Makes blocks find what the stage received, and the last one before its own give the stream.
+    The code before the blocks gets zeros, which some of it changes in place."""
+    received: dict[int, dict[Place, torch.Tensor]] = {index: {} for index in range(len(blocks))}
+    for index, block in enumerate(blocks):
+        if isinstance(block, PassOn):
+            block.received = received[index]
+        elif any(index == reader for one in passed[1:] for reader, _ in one.read):
+            block.register_forward_pre_hook(partial(_find, received[index]), with_kwargs=True)
 
     def receive(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        received: torch.Tensor = kwargs["inputs_embeds"]
-        last.received = received
-        return args, {**kwargs, "inputs_embeds": torch.zeros_like(received)}
+        message: torch.Tensor = kwargs["inputs_embeds"]
+        folded = message.split([one.width for one in passed], dim=2) if len(passed) > 1 else (message,)
+        stream, *others = (one.unfold(part) for one, part in zip(passed, folded, strict=True))
+        received[place.blocks.start - 1][()] = stream
+        for one, tensor in zip(passed[1:], others, strict=True):
+            for reader, where in one.read:
+                received[reader][where] = tensor
+        nothing = message.new_zeros(1, 1, len(blocks), 1)
+        vars(backbone).update({name: lambda *_: nothing for name in _OF_TOKENS if hasattr(backbone, name)})
+        return args, {**kwargs, "inputs_embeds": message.new_zeros(*message.shape[:2], stream.shape[-1])}
 
     backbone.register_forward_pre_hook(receive, with_kwargs=True)
 
 
-def _take_out(backbone: nn.Module, first: PassOn) -> None:
-    """Makes a backbone return what the stage's last block gave."""
+def _find(received: dict[Place, torch.Tensor], _block: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Puts what was received in its place among a block's arguments."""
+    given = {**dict(enumerate(args)), **kwargs}
+    for (name, *inside), tensor in received.items():
+        if inside:  # the tensors of a mapping's key in order
+            given[name][inside[0]] = (*given[name].get(inside[0], ()), tensor)
+        else:
+            given[name] = tensor
+    received.clear()
+    return tuple(given[index] for index in range(len(args))), {name: given[name] for name in kwargs}
+
+
+def _take_out(backbone: nn.Module, blocks: Sequence[PassOn], passed: Sequence[Passed]) -> None:
+    """Makes a backbone return what the stage's last block gave, and what passes on beside."""
     from transformers.modeling_outputs import BaseModelOutput
 
-    first.kept = kept = list[torch.Tensor]()
-    backbone.register_forward_hook(lambda *_: BaseModelOutput(last_hidden_state=kept.pop()))  # pyright: ignore
+    behind = {one.read[0][0] for one in passed}
+    for index in behind:
+        blocks[index].kept = {}
+
+    def give(*_: Any) -> Any:
+        kept = {index: cast(dict[Place, torch.Tensor], blocks[index].kept) for index in behind}
+        found = [one.fold(kept[one.read[0][0]][one.read[0][1]]) for one in passed]
+        for several in kept.values():
+            several.clear()
+        message = found[0] if len(found) == 1 else torch.cat([one.to(found[0].dtype) for one in found], dim=2)
+        return BaseModelOutput(last_hidden_state=message)  # pyright: ignore
+
+    backbone.register_forward_hook(give)
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module | None) -> None:
@@ -130,7 +215,7 @@ def planned_ends(anatomy: Anatomy) -> StageEnds:
     """The final norm alone, by a model's transformers pipeline plan. Raises as `outer_modules`."""
     norm = getattr(anatomy.backbone, outer_modules(anatomy)[1])
     names = (name for name, module in anatomy.model.named_modules() if module is norm)
-    return StageEnds(behind=(next(names),), joins=False)
+    return StageEnds(behind=(next(names),))
 
 
 def outer_modules(anatomy: Anatomy) -> tuple[str, str]:

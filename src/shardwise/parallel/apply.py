@@ -35,7 +35,7 @@ class Stage:
     Attributes:
         root: the module whose forward is called; holds all parameters.
         blocks: its decoder blocks, the units of recompute, compilation and sharding.
-        width: hidden size.
+        width: hidden size; `messages`: elements of a token that it is sent, and sends.
         experts: modules inside the blocks that route to experts -> their experts.
         mlps, norms: what may be computed in tiles; `mlp_ends_block`: and what the first give is
             only added up.
@@ -51,6 +51,7 @@ class Stage:
     root: nn.Module
     blocks: Sequence[nn.Module]
     width: int
+    messages: tuple[int, int] = (0, 0)
     before: Sequence[nn.Module] = ()
     behind: Sequence[nn.Module] = ()
     experts: Mapping[nn.Module, nn.Module] = field(default_factory=dict[nn.Module, nn.Module])
@@ -132,7 +133,11 @@ def parallelize(
             stages={stage.index: stage.root for stage in stages},
             pipes=world.pipes,
             world=world,
-            width=stages[0].width,
+            widths={
+                (forward, stage.index + (-1 if forward else 1)): stage.messages[not forward]
+                for stage in stages
+                for forward in (True, False)
+            },
             dtype=compute_dtype,
             gradient_divisor=divisor,
             execution=execution,

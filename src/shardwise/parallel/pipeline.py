@@ -42,13 +42,13 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The stages of this rank: root module by index. `width`: hidden size; `dtype`: of activations
-    between stages; the rest as of `WholeModel`."""
+    """The stages of this rank: root module by index. `widths`: elements of a token in messages, by
+    their way and stage; `dtype`: of them; the rest as of `WholeModel`."""
 
     stages: dict[int, nn.Module]
     pipes: Pipes
     world: World
-    width: int
+    widths: dict[tuple[bool, int], int]
     dtype: torch.dtype
     gradient_divisor: int
     execution: Execution
@@ -169,7 +169,7 @@ class _Run:
 
     def _receive(self, message: PipelineMessage) -> None:
         # Both stages have the rows' ids, and so the shape: it is not sent.
-        shape = (*self.micros[message.micro].input_ids.shape, self.pipeline.width)
+        shape = (*self.micros[message.micro].input_ids.shape, self.pipeline.widths[message[:2]])
         buffer = torch.empty(shape, dtype=self.pipeline.dtype, device=self.pipeline.world.device)
         source = self.pipeline.pipes.rank_of(message.stage)
         self._arriving[message] = (buffer, dist.irecv(buffer, source, **self._way(message)))

@@ -293,6 +293,7 @@ def _part(
             root=root,
             blocks=blocks,
             width=anatomy.backbone.config.hidden_size,  # pyright: ignore
+            messages=(shape.message(place.blocks.start), shape.message(place.blocks.stop)),
             **_outside(anatomy, root, place),
             experts=experts,
             rows=rows,

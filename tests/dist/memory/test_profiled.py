@@ -27,6 +27,8 @@ from tests.dist.worlds import skip_without
 HALF = {"num_hidden_layers": 4, "head_dim": 32}
 LINEAR = {"linear_num_key_heads": 4, "linear_num_value_heads": 4}
 LINEAR |= {"linear_key_head_dim": 32, "linear_value_head_dim": 32}
+SHARED = {"hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 2048, "num_kv_shared_layers": 2}
+SHARED |= {"layer_types": ["sliding_attention", "full_attention"] * 2}
 #: Families without rules, and their keys beside `COMMON`.
 PROFILED: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**HALF, **LINEAR},
@@ -36,13 +38,8 @@ PROFILED: dict[str, dict[str, Any]] = {
     "diffllama": HALF,
     "granite_swa": HALF,
     "bitnet": {},
-    "gemma3n_text": {
-        **HALF,
-        "hidden_size_per_layer_input": 32,
-        "vocab_size_per_layer_input": 2048,
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-        "num_kv_shared_layers": 2,
-    },
+    "gemma3n_text": {**HALF, **SHARED},
+    "gemma4_text": {**HALF, **SHARED, "global_head_dim": 64, "sliding_window": 64, "use_double_wide_mlp": True},
     "falcon_h1": {**HALF, "mamba_d_ssm": 512, "mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 16},
     "olmo_hybrid": {**HALF, **LINEAR},
     "bamba": {**HALF, "mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 16},

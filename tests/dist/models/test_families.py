@@ -88,6 +88,17 @@ def test_a_family_trains_as_transformers_does_and_alike_under_every_layout(famil
     assert cells == {f"{m}/{way}": "refused" if way in refused else "equal" for m in ("full", "lora") for way in WAYS}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gemma3n_text", "gemma4_text"])
+def test_stages_send_what_blocks_read_beside_the_stream(family, tmp_path) -> None:
+    """Inputs of each block, keys and values of earlier ones; Gemma 3n also has several streams."""
+    ways = ("single", "packed", "mp", "pp", "gpipe", "interleaved", "zero_bubble", "fsdp x pp")
+    found = put(family, tmp_path, make_rows(tmp_path / "rows.jsonl"), ways=ways)
+    refused = ("zero_bubble",) if family == "gemma3n_text" else ()
+    cells = {cell: said.partition(":")[0] for cell, said in found["cells"].items()}
+    assert cells == {f"{m}/{way}": "refused" if way in refused else "equal" for m in ("full", "lora") for way in ways}
+
+
 @pytest.mark.parametrize(
     ("family", "layout"),
     [("jais2", "tp"), ("cwm", "pp"), ("nanochat", "fsdp"), ("hyperclovax", "mp"), ("persimmon", "ddp")],

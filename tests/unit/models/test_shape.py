@@ -65,11 +65,13 @@ def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
     assert ("documents" in found) == (kind not in UNTOLD)
 
 
+BESIDE = "its blocks are given what was made of tokens beside the residual stream"
+
+
 @pytest.mark.parametrize(
     ("kind", "stages", "slices"),
     [
-        ("gemma4_text", "its blocks are given what was made of tokens beside the residual", "plan does not slice"),
-        ("deepseek_v4", "its blocks pass on more than one residual stream", "plan does not slice"),
+        ("deepseek_v4", f"{BESIDE}, in a form that stages do not send", "plan does not slice"),
         ("jetmoe", "its forward could not be followed without numbers", "no tensor parallel plan"),
     ],
 )
@@ -80,6 +82,16 @@ def test_why_a_build_stays_whole_is_said(kind: str, stages: str, slices: str) ->
     for layout, why in ((Layout(pp=2), found.unstaged), (Layout(tp=2), found.unsliced)):
         said = refusal(method="full", layout=layout, model=found) or ""
         assert said.endswith(f": {why}; the nearest layout that trains it: fsdp")
+
+
+def test_what_stages_send_beside_the_stream_is_counted() -> None:
+    found = built(json.loads(tiny_config("gemma3n_text").to_json_string(use_diff=False)))
+    streams, inputs, stored = 4 * 64, 64, 2 * 2 * 16  # keys and values of two heads, of the first two blocks
+    assert found.passed == tuple(streams + (4 - at) * inputs + (0, 1, 2, 1)[at] * stored for at in range(4))
+    assert found.kind_of_block == (0, 0, 1, 1)
+    said = refusal(method="full", layout=Layout(pp=2, schedule="zero_bubble"), model=found)
+    used = "schedule zero_bubble is not trained for gemma3n_text, whose blocks use a weight twice"
+    assert said == f"{used}; use schedule: 1f1b"
 
 
 @pytest.mark.parametrize("kind", installed(("dbrx", "longcat_flash")))

@@ -15,7 +15,7 @@ from shardwise.catalog.stated import dropped, steady_positions
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out
 from shardwise.models.built.head import is_plain
-from shardwise.models.built.splits import deals_alike, gives_more, holders, plan_of, why_unstaged, why_whole
+from shardwise.models.built.splits import deals_alike, ends_or_why, gives_more, holders, plan_of, why_whole
 from shardwise.models.built.tree import CountedParameters, Tree
 from shardwise.models.built.watch import DOCUMENTS, Seen
 from shardwise.models.stage import final_norm
@@ -37,7 +37,7 @@ class BuiltDecoder:
         self._calls = seen.blocks if seen is not None else []
         self._stated: dict[str, Any] = config.to_dict()
         self._tree = Tree(self._stated, plan_of(config) or {})
-        self._unstaged = why_unstaged(anatomy, seen)
+        self._ends_seen, self._unstaged = ends_or_why(anatomy, seen)
 
     def shape(self, storage: str) -> ModelShape:
         """Its shape. Raises UnsupportedError: no causal decoder, or a head of another embedding."""
@@ -50,6 +50,7 @@ class BuiltDecoder:
         blocks = [self._tree.parts(block) for block in self._anatomy.blocks]
         final, outer = self._outside(self._hidden(blocks))
         (usual, _), *others = Counter(blocks).most_common()
+        kinds = [usual, *(other for other, _ in others)]
         heads = self._number("num_attention_heads", "n_head", "n_heads", "num_heads") or 1
         hidden, window = self._hidden(blocks), self._number(*WINDOWS)
         positions = self._number(*_POSITIONS) or _UNBOUNDED
@@ -83,6 +84,7 @@ class BuiltDecoder:
             other_blocks=tuple(
                 OtherBlocks(count=count, matrices=other.matrices, norms=other.norms) for other, count in others
             ),
+            kind_of_block=tuple(map(kinds.index, blocks)) if others else (),
             windowed_layers=self._windowed(len(blocks)) if window else None,
             value_head_dim=self._number("v_head_dim"),
             embedding_size=None if width == hidden else width,
@@ -104,7 +106,9 @@ class BuiltDecoder:
             mixes_documents=not self._keeps_documents_apart(),
             counted=True,
             shares_weights=any(count > 1 for count in holders(self._anatomy.blocks).values()),
+            runs_twice=any(count > 1 for call in self._calls for count in call.ran.values()),
             built=(built := self._splits()),
+            passed=self._passed(hidden),
             unstaged=self._unstaged,
             unsliced="" if "slices" in built else why_whole(self._anatomy),
         )
@@ -159,6 +163,10 @@ class BuiltDecoder:
             and not _MIXING & block.ops
             for block in self._calls
         )
+
+    def _passed(self, hidden: int) -> tuple[int, ...]:
+        sent = [sum(one.width for one in several) for several in self._ends_seen.passed]
+        return tuple(sent) if any(width != hidden for width in sent) else ()
 
     def _splits(self) -> tuple[Split, ...]:
         found: list[Split] = []

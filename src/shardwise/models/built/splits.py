@@ -1,5 +1,5 @@
-"""How blocks of a model built to read its shape split: whether stages can pass one residual stream,
-and what each then omits; whether tensor parallelism can slice them, by transformers' plan."""
+"""How blocks of a model built to read its shape split: whether stages can send what passes between
+them, and what each omits; whether tensor parallelism can slice them, by transformers' plan."""
 
 from collections import Counter
 from contextlib import suppress
@@ -11,21 +11,20 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, tensor_plan
-from shardwise.models.built.watch import Seen, watch, watchable
-from shardwise.models.stage import StageEnds, final_norm
+from shardwise.models.built.watch import BATCH, CHANGED, LENGTH, Seen, watch, watchable
+from shardwise.models.stage import Passed, Place, StageEnds, final_norm
+
+_UNSENT = "its blocks are given what was made of tokens beside the residual stream, in a form that stages do not send"
 
 
 def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
-    """Of a model whose forward was seen. Raises UnsupportedError: more passes between blocks than
-    one tensor like the embeddings and what each rank can make of positions; says what."""
+    """Of a model whose forward was seen. Raises UnsupportedError: between blocks passes what stages
+    do not send to each other, nor make of positions; says what."""
     blocks, modules = seen.blocks, dict(anatomy.model.named_modules())
     refuse_unchained(anatomy, seen)
-    if any(block.given.ndim != 3 for block in blocks):
-        raise UnsupportedError("its blocks pass on more than one residual stream")
-    if gives_more(seen):
-        raise UnsupportedError("its blocks are given what was made of tokens beside the residual stream")
     if any(count > 1 for count in holders(anatomy.blocks).values()):
         raise UnsupportedError("its blocks share weights")
+    passed = tuple(_passed(seen, index) for index in range(len(blocks)))
     held = {id(parameter) for block in anatomy.blocks for parameter in block.parameters()}
     of_ends = {id(p) for end in (anatomy.embedding, anatomy.head) for p in end.parameters()}
     before: list[str] = []
@@ -38,12 +37,40 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
         if ran is None or ran not in (0, len(blocks)):
             raise UnsupportedError(f"{name or 'a weight'} stands outside its blocks, and at neither of their ends")
         (behind if ran else before).append(name)
-    return StageEnds(before=tuple(before), behind=tuple(behind), returned=seen.returned)
+    return StageEnds(before=tuple(before), behind=tuple(behind), passed=passed, returned=seen.returned)
+
+
+def _passed(seen: Seen, first: int) -> tuple[Passed, ...]:
+    """What a stage that begins with block `first` is sent: the stream, and what was made of tokens
+    before that block and is given to it and those behind."""
+    tensors: dict[int, torch.Tensor] = {0: seen.blocks[first].given}
+    read: dict[int, list[tuple[int, Place]]] = {0: [(first, ())]}
+    for index, block in enumerate(seen.blocks[first:], first):
+        for place, tensor in block.others:
+            ready = seen.of_tokens.get(id(tensor))
+            if ready is None:
+                continue
+            if ready == CHANGED or not tensor.is_floating_point() or len(place) == 2:
+                raise UnsupportedError(_UNSENT)
+            if ready <= first and (len(place) < 3 or id(tensor) not in tensors):
+                # What a mapping holds is put into it once, for all blocks behind.
+                tensors[id(tensor)] = tensor
+                read.setdefault(id(tensor), []).append((index if len(place) < 3 else first, place))
+    return tuple(_form(tensor, tuple(read[key])) for key, tensor in tensors.items())
+
+
+def _form(tensor: torch.Tensor, read: tuple[tuple[int, Place], ...]) -> Passed:
+    shape = tensor.shape
+    if len(shape) < 3 or [*shape].count(BATCH) != 1 or [*shape].count(LENGTH) != 1:
+        raise UnsupportedError(_UNSENT)
+    others = [index for index, size in enumerate(shape) if size not in (BATCH, LENGTH)]
+    order = (shape.index(BATCH), shape.index(LENGTH), *others)
+    return Passed(sizes=tuple(shape[index] for index in others), order=order, read=read)
 
 
 def gives_more(seen: Seen) -> bool:
     """Whether blocks are given what was made of tokens beside the residual stream."""
-    return any(id(tensor) in seen.of_tokens for block in seen.blocks for tensor in block.others)
+    return any(id(tensor) in seen.of_tokens for block in seen.blocks for _, tensor in block.others)
 
 
 def refuse_unchained(anatomy: Anatomy, seen: Seen) -> None:
@@ -51,19 +78,26 @@ def refuse_unchained(anatomy: Anatomy, seen: Seen) -> None:
     names = {id(module): name for name, module in anatomy.model.named_modules()}
     if [block.name for block in seen.blocks] != [names[id(block)] for block in anatomy.blocks]:
         raise UnsupportedError("its blocks do not run once each in order")
-    if any(one.made is not other.given for one, other in pairwise(seen.blocks)):
+    if not all(_is_whole(other.given, of=one.made) for one, other in pairwise(seen.blocks)):
         raise UnsupportedError("something runs between its blocks")
 
 
-def why_unstaged(anatomy: Anatomy, seen: Seen | None) -> str:
-    """Why a model is not cut in stages; "" where it can be."""
+def _is_whole(tensor: torch.Tensor, *, of: torch.Tensor | None) -> bool:
+    """Whether a tensor is another one, or a view of all of it."""
+    if of is None or tensor.untyped_storage()._cdata != of.untyped_storage()._cdata:
+        return False
+    places = ((one.shape, one.stride(), one.storage_offset()) for one in (tensor, of))
+    return next(places) == next(places)
+
+
+def ends_or_why(anatomy: Anatomy, seen: Seen | None) -> tuple[StageEnds, str]:
+    """As `read_ends`; or of nothing, and why a model is not cut in stages."""
     if seen is None:
-        return "its forward could not be followed without numbers"
+        return StageEnds(), "its forward could not be followed without numbers"
     try:
-        read_ends(anatomy, seen)
+        return read_ends(anatomy, seen), ""
     except UnsupportedError as error:
-        return str(error)
-    return ""
+        return StageEnds(), str(error)
 
 
 def holders(blocks: nn.ModuleList) -> Counter[int]:

@@ -4,6 +4,7 @@ operators in them, and what ran outside.
 Attention and masks are registered with transformers under a name of our own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,12 +19,15 @@ from torch.utils._pytree import tree_leaves
 
 from shardwise.models.anatomy import Anatomy
 from shardwise.models.known_ahead import replaced
+from shardwise.models.stage import Place, tensors_given
 
 WATCHED = "shardwise_watched"
+#: More than any number of blocks.
+CHANGED = 2**31
 #: How a kernel is told where packed documents lie.
 DOCUMENTS = "cu_seq_lens_q"
 #: Primes, by which no number of tokens fits a shape that a row of them does not.
-_BATCH, _LENGTH = 11, 13
+BATCH, LENGTH = 11, 13
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,24 +50,29 @@ class AttentionCall:
 @dataclass(kw_only=True, eq=False)
 class BlockCall:
     """One call of a decoder block. `given`: the residual stream; `others`: the tensors that it was
-    given beside it; `ops`: the operators that ran on what was made of tokens."""
+    given beside it, of mappings those that it read, and where; `ops`: the operators that ran on
+    what was made of tokens; `ran`: how often each of its leaf modules with weights did."""
 
     name: str
     given: torch.Tensor
     made: torch.Tensor | None = None
     attention: list[AttentionCall] = field(default_factory=list[AttentionCall])
     ops: set[str] = field(default_factory=set[str])
-    others: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    read: set[int] = field(default_factory=set[int])
+    ran: Counter[str] = field(default_factory=Counter[str])
+    others: list[tuple[Place, torch.Tensor]] = field(default_factory=list[tuple[Place, torch.Tensor]])
 
 
 @dataclass(kw_only=True, eq=False)
 class Seen:
     """One forward of a causal language model. `of_tokens`: ids of tensors made of tokens or by a
-    matrix, and not of positions alone; `ran_outside`: name of each leaf module that ran outside the
-    blocks -> how many had run before it; `returned`: values of a block's tuple, 0 for a tensor."""
+    matrix, and not of positions alone -> how many blocks ran before what one of them made of it,
+    which something between blocks did not change, else `CHANGED`; `ran_outside`: name of each leaf
+    module that ran outside the blocks -> how many had run before it; `returned`: values of a
+    block's tuple, 0 for a tensor."""
 
     blocks: list[BlockCall] = field(default_factory=list[BlockCall])
-    of_tokens: set[int] = field(default_factory=set[int])
+    of_tokens: dict[int, int] = field(default_factory=dict[int, int])
     ran_outside: dict[str, int] = field(default_factory=dict[str, int])
     returned: int = 0
 
@@ -106,9 +115,9 @@ def watch(anatomy: Anatomy, *, packed: bool = True) -> Seen:
     inside `watchable`. `packed`: it is told where packed documents lie, as far as its code takes
     that. Raises Exception: whatever the model's code raises where there are no numbers."""
     watcher = _Watcher(anatomy)
-    ids = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
-    positions = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
-    watcher.seen.of_tokens.add(id(ids))
+    ids = torch.zeros(BATCH, LENGTH, dtype=torch.long, device="meta")
+    positions = torch.zeros(BATCH, LENGTH, dtype=torch.long, device="meta")
+    watcher.seen.of_tokens[id(ids)] = 0
     called = anatomy.model if anatomy.is_whole else anatomy.backbone
     takes_all = any(one.kind is one.VAR_KEYWORD for one in signature(called.forward).parameters.values())
     takes_positions = takes_all or "position_ids" in signature(called.forward).parameters
@@ -128,17 +137,19 @@ class _Watcher(TorchDispatchMode):
         self._anatomy = anatomy
         self._kept: list[Any] = []  # ids are of tensors that live
         self._block: BlockCall | None = None
-        self._masks: dict[int, MaskCall] = {}
+        self._masks: dict[int, MaskCall] = {}  # by storage: some code slices all of a mask
         self._asked_positions = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = {id(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-        if given & self.seen.of_tokens:
+        known = self.seen.of_tokens
+        given = {id(leaf) for leaf in tree_leaves((args, kwargs))} & known.keys()
+        if given:
             for leaf in tree_leaves(result):
-                self._mark(leaf)
+                self._mark(leaf, CHANGED if any(known[one] for one in given) else 0)
             if self._block is not None:
                 self._block.ops.add(func.overloadpacket.__name__)
+                self._block.read |= given
         self._kept.append(result)
         return result
 
@@ -164,18 +175,17 @@ class _Watcher(TorchDispatchMode):
         stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
         stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
 
-    def _mark(self, made: Any) -> None:
+    def _mark(self, made: Any, outside: int = 0) -> None:
         if isinstance(made, torch.Tensor):
             self._kept.append(made)
-            self.seen.of_tokens.add(id(made))
+            self.seen.of_tokens[id(made)] = outside if self._block is None else len(self.seen.blocks)
 
     def _enter_block(self, name: str, _module: nn.Module, args: Any, kwargs: Any) -> None:
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         given = args[0] if args else kwargs["hidden_states"]
-        others = [tensor for tensor in tensors if tensor is not given]
+        others = [one for one in tensors_given(args, kwargs) if one[1] is not given]
         self._block = BlockCall(name=name, given=given, others=others)
         self.seen.blocks.append(self._block)
-        self._mark(given)
+        self.seen.of_tokens.setdefault(id(given), 0)
 
     def _leave_block(self, _module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
         several = isinstance(output, tuple | list)
@@ -184,14 +194,18 @@ class _Watcher(TorchDispatchMode):
         if self._block is not None and isinstance(made, torch.Tensor):
             self._block.made = made
             self._kept.append(made)
+            read = self._block.read
+            self._block.others = [one for one in self._block.others if len(one[0]) < 3 or id(one[1]) in read]
         self._block = None
 
-    def _enter_leaf(self, name: str, *_: Any) -> None:
+    def _enter_leaf(self, name: str, module: nn.Module, *_: Any) -> None:
         if self._block is None:
             self.seen.ran_outside[name] = len(self.seen.blocks)
+        elif module._parameters:
+            self._block.ran[name] += 1
 
     def _leave_leaf(self, module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
-        if is_linear(module) or isinstance(module, nn.Embedding):
+        if (is_linear(module) or isinstance(module, nn.Embedding)) and id(output) not in self.seen.of_tokens:
             self._mark(output)  # of positions too: another stage has no such table
 
     def _standing_in(self, positions: torch.Tensor) -> AbstractContextManager[None]:
@@ -223,8 +237,8 @@ class _Watcher(TorchDispatchMode):
 
         near = window == 1 or sees(1, 0)
         causal = near and not sees(0, 1) and (not sees(window, 0) if window else sees(10**9, 0))
-        mask = torch.empty(_BATCH, 1, _LENGTH, _LENGTH, device="meta")
-        self._masks[id(mask)] = MaskCall(causal=causal, by_positions=self._asked_positions)
+        mask = torch.empty(BATCH, 1, LENGTH, LENGTH, device="meta")
+        self._masks[mask.untyped_storage()._cdata] = MaskCall(causal=causal, by_positions=self._asked_positions)
         self._kept.append(mask)
         self._asked_positions = False
         return mask
@@ -246,6 +260,8 @@ class _Watcher(TorchDispatchMode):
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         if self._block is not None:
             told = frozenset(word for word, said in words.items() if said is not None)
-            self._block.attention.append(AttentionCall(mask=self._masks.get(id(attention_mask)), words=told))
+            self._block.read |= {id(key), id(value)}
+            mask = None if attention_mask is None else self._masks.get(attention_mask.untyped_storage()._cdata)
+            self._block.attention.append(AttentionCall(mask=mask, words=told))
         self._mark(made)
         return made, None

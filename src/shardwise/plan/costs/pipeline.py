@@ -2,10 +2,11 @@
 
 from shardwise.plan.costs.autocast import kept_casts
 from shardwise.plan.costs.block import saved_by_blocks, shared
-from shardwise.plan.costs.loss import head_input, made_head_gradient, saved_by_head
+from shardwise.plan.costs.loss import made_head_gradient, saved_by_head
 from shardwise.plan.rates import group_of
 from shardwise.plan.work import Alive, Scene, Work, longest_round
 from shardwise.spec.layout.axes import Layout, stages_per_rank
+from shardwise.spec.model.stages import stage_blocks
 
 #: Messages of a pipeline whose ranks have several stages, or split backward, beside what stages
 #: keep, at most: one that arrives ahead, a gradient that arrives, one that leaves.
@@ -39,7 +40,7 @@ def in_flight_of_later_stages(scene: Scene) -> int:
 
 def of_a_later_stage(scene: Scene) -> Alive:
     """What such a one keeps more than one of the first stage."""
-    return {"communication": 0 if _keeps_input_itself(scene.work) else head_input(scene)}
+    return {"communication": 0 if _keeps_input_itself(scene.work) else _of_largest(scene.work)}
 
 
 def left_by_cut_backward(scene: Scene) -> float:
@@ -54,7 +55,8 @@ def messages(scene: Scene) -> float:
         return 0
     # The gradient that left last is let go when the next message is sent.
     left = scene.flight.gradients and not scene.part.is_first
-    return _kept_messages(scene) + (_beside(scene) if _splits(layout) else left) * head_input(scene)
+    beside = _beside(scene) * _of_largest(scene.work) if _splits(layout) else left * _received(scene)
+    return _kept_messages(scene) + beside
 
 
 def _beside(scene: Scene) -> int:
@@ -69,7 +71,7 @@ def _beside(scene: Scene) -> int:
 def recv_grad(scene: Scene) -> float:
     """What a stage gave, as received: it stays while the blocks before its last go backward."""
     layout, part = scene.work.execution.layout, scene.part
-    return 0 if part.is_last or len(part.span) == 1 or _splits(layout) else head_input(scene)
+    return 0 if part.is_last or len(part.span) == 1 or _splits(layout) else _sent(scene)
 
 
 def _splits(layout: Layout) -> bool:
@@ -80,8 +82,27 @@ def _kept_messages(scene: Scene) -> float:
     """What a stage received for a micro-batch, unless its first block keeps that itself and no
     multiple of it, and what it made of it, both kept until the gradients have passed."""
     part = scene.part
-    kept = (not part.is_first and not _keeps_input_itself(scene.work)) + (not part.is_last)
-    return kept * head_input(scene)
+    kept = not part.is_first and not _keeps_input_itself(scene.work)
+    return kept * _received(scene) + (not part.is_last) * _sent(scene)
+
+
+def _received(scene: Scene) -> float:
+    return _bytes(scene.work, scene.part.span.start)
+
+
+def _sent(scene: Scene) -> float:
+    return _bytes(scene.work, scene.part.span.stop)
+
+
+def _of_largest(work: Work) -> float:
+    """Of any message between stages."""
+    stages = stage_blocks(work.model, num_stages=work.execution.layout.num_stages)
+    return max((_bytes(work, blocks.start) for blocks in stages[1:]), default=0.0)
+
+
+def _bytes(work: Work, first: int) -> float:
+    """Of what a stage is sent whose first block that is."""
+    return work.tokens * work.model.message(first) * work.types.compute
 
 
 def _keeps_input_itself(work: Work) -> bool:
@@ -93,4 +114,4 @@ def _keeps_input_itself(work: Work) -> bool:
 def send_seconds(work: Work) -> float:
     """Seconds until a micro-batch's stream has reached the next stage; each tp rank sends all."""
     pipe = group_of(work.cluster, work.execution.layout, "pp")
-    return pipe.message(work.tokens * work.model.hidden_size * work.types.compute)
+    return pipe.message(_of_largest(work))

@@ -89,7 +89,8 @@ def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: 
     for pp in range(layout.pp):
         here = layout.stages_of(pp)
         spans = [stages[stage] for stage in here]
-        counts, span, ends = _counts(kinds, spans), max(spans, key=len), (0 in here, layout.num_stages - 1 in here)
+        counts, span = _counts(model, kinds, spans), max(spans, key=len)
+        ends = 0 in here, layout.num_stages - 1 in here
         # Ranks that hold the same have one inventory.
         key = (counts, len(span), ends)
         if key not in staged:
@@ -101,9 +102,12 @@ def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: 
     return tuple(found)
 
 
-def _counts(kinds: list[int], spans: list[range]) -> tuple[int, ...]:
-    """Blocks of each kind in some stages; kinds are taken as spread evenly over the depth."""
+def _counts(model: ModelShape, kinds: list[int], spans: list[range]) -> tuple[int, ...]:
+    """Blocks of each kind in some stages; where it is not known which block is of which kind, they
+    are taken as spread evenly over the depth."""
     total = sum(kinds)
+    if at := model.kind_of_block:
+        return tuple(sum(at[index] == kind for span in spans for index in span) for kind in range(len(kinds)))
     counts = [sum(kind * span.stop // total - kind * span.start // total for span in spans) for kind in kinds[1:]]
     # The first kind takes what rounding leaves, so that stages hold all blocks.
     return sum(len(span) for span in spans) - sum(counts), *counts

@@ -169,6 +169,10 @@ class Wrapper:
     frozen_parameters: int | None = None
 
 
+#: What plan.json says of builds alone, and where there is something to say.
+OF_BUILDS = ("kind_of_block", "passed", "runs_twice")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
     """A decoder as the planner sees it.
@@ -193,6 +197,8 @@ class ModelShape:
         parallel_residual: attention and the MLP read the same residual stream.
         plain_head: logits are the head's output, with no cap or scale behind it.
         other_blocks: the blocks that are not of the usual kind.
+        kind_of_block: which of the `kinds` each block of a build is; empty where there is one, or
+            where they are taken as spread evenly over the depth.
         windowed_layers: how many blocks' attention has the window, None for all.
         value_head_dim: width of a head's values where it is not `head_dim`.
         embedding_size: width of the embedding and the head where it is not `hidden_size`.
@@ -219,8 +225,11 @@ class ModelShape:
             forecast what they keep.
         profiles: what one of each kind of its blocks was measured to keep, for executions of a job.
         shares_weights: some of its blocks are, in part, one and the same.
+        runs_twice: a block of a build multiplies by some weight twice.
         built: how its blocks were seen to split, where the shape was read off a build; None: the
             catalogue says it.
+        passed: for each block of a build, elements of a token in what a pipeline stage that begins
+            with it is sent; empty where that is the residual stream alone.
         unstaged: why a build is not cut in stages; "" where it is, or where that is not known.
         unsliced: why tensor parallelism does not slice a build; likewise.
         untrained: why its code does not run, or its weights are not read; "" elsewhere.
@@ -255,6 +264,7 @@ class ModelShape:
     parallel_residual: bool = False
     plain_head: bool = True
     other_blocks: tuple[OtherBlocks, ...] = ()
+    kind_of_block: tuple[int, ...] = ()
     windowed_layers: int | None = None
     value_head_dim: int | None = None
     embedding_size: int | None = None
@@ -275,7 +285,9 @@ class ModelShape:
     counted: bool = False
     profiles: tuple[ModelProfile, ...] = ()
     shares_weights: bool = False
+    runs_twice: bool = False
     built: tuple[Split, ...] | None = None
+    passed: tuple[int, ...] = ()
     unstaged: str = ""
     unsliced: str = ""
     untrained: str = ""
@@ -318,6 +330,10 @@ class ModelShape:
         Whole numbers, twice as large and as many times as there are blocks: none is rounded."""
         block, head = self.multiplied_elements + self.block_parameters, 2 * self.embedding_parameters
         return block, self.num_layers * (self.embedding_parameters + self.position_parameters), self.num_layers * head
+
+    def message(self, first: int) -> int:
+        """Elements of a token in what a pipeline stage is sent whose `first` block is that one."""
+        return self.passed[first] if 0 < first < len(self.passed) else self.hidden_size
 
     @property
     def num_parameters(self) -> int:
@@ -370,8 +386,8 @@ class ModelShape:
         return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for plan.json; reasons that there are none of are left out."""
-        said = {key: value for key, value in asdict(self).items() if value != ""}
+        """Plain data for plan.json; what says nothing of reasons and `OF_BUILDS` is left out."""
+        said = {key: value for key, value in asdict(self).items() if value or (value != "" and key not in OF_BUILDS)}
         return {**said, "num_parameters": self.num_parameters}
 
     @classmethod

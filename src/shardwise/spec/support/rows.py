@@ -209,12 +209,15 @@ def of_layout(layout: Layout) -> list[Row]:
     ]
 
 
-def schedule(layout: Layout) -> Row:
-    """Why a schedule does not go with sharded weights."""
+def schedule(layout: Layout, model: ModelShape | None) -> list[Row]:
+    """Why a schedule does not go with sharded weights, or with weights that are used twice, whose
+    gradients torch.distributed.pipelining does not make apart from those of inputs."""
     # The deferred half of a cut backward comes when weights would have been let go of.
     gathered = layout.schedule == "zero_bubble" and layout.weight_shards > 1 and layout.reshard_after_forward
     what = "schedule zero_bubble keeps gathered weights until a step ends"
-    return Row(gathered, what, "write zero_stage: 2, or schedule: 1f1b")
+    twice = model is not None and model.runs_twice and _is_cut(layout)
+    used = f"schedule zero_bubble is not trained for {model.family if model else ''}, whose blocks use a weight twice"
+    return [Row(gathered, what, "write zero_stage: 2, or schedule: 1f1b"), Row(twice, used, "use schedule: 1f1b")]
 
 
 def compiled(layout: Layout) -> list[Row]:

@@ -30,7 +30,7 @@ def refusal(*, method: Method, layout: Layout, model: ModelShape | None = None, 
     be trained under the layout, where it is known. `stated`: whether a job states the layout; then
     the reason ends with what to write instead."""
     of_model = None if model is None else _model_refusal(model, layout, method=method, stated=stated)
-    return first(rows.of_layout(layout)) or of_model or first([rows.schedule(layout)])
+    return first(rows.of_layout(layout)) or of_model or first(rows.schedule(layout, model))
 
 
 def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated: bool) -> str | None:
