@@ -7,7 +7,7 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check mlflow==3.17.2
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""mlflow 3.17.2 keeps metrics in SQLite unless told otherwise, and writes infinity there as the largest float, 1.8e308, as the text of log_metric says on its last lines. A check by
+"""mlflow 3.17.2 keeps metrics in SQLite unless told otherwise, and writes infinity there as the largest float, 1.8e308, as its documentation of log_metric allows. A check by
 `isfinite` for runs that have diverged finds none, and the mean over runs is a number. NaN is kept, beside it as a mark.
 """
 

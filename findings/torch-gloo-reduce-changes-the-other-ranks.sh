@@ -7,9 +7,9 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check torch==2.13.0 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""torch 2.13.0: `dist.reduce` gives the result to one rank. Over gloo the others pass sums on in the tensor that they were called with: afterwards it can be
-neither what it was nor the result, and with AVG it is divided too. A loss that is reduced to rank 0 to be logged is another number on each rank, and what is decided by it, as an early
-stop or the best model, is decided apart. `all_reduce`, or a copy, is safe.
+"""torch 2.13.0: `dist.reduce` gives the result to one rank. Over gloo the others pass sums on in the tensor that they were called with: afterwards it
+can be neither what it was nor the result, and with AVG it is divided too. A loss that is reduced to rank 0 to be logged is another number on each
+rank, and what is decided by it, as an early stop or the best model, is decided apart. `all_reduce`, or a copy, is safe.
 """
 
 import multiprocessing
