@@ -7,9 +7,9 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check datasets==5.2.0 numpy==2.4.6
 cd "$folder"
 env -u PYTHONPATH "$folder/venv/bin/python" - <<'PYTHON'
-"""datasets 5.2.0: `with_format("numpy")` gives a float64 column as float32, though its features say float64: a time of 1,764,486,000.123 seconds is 16 seconds off,
-1e300 is infinite. The same rows as a stream keep 64 bits, as do the formats pandas and arrow. `dtype=numpy.float64` mends it and makes whole numbers fractions, of which those beyond 2**53
-are then rounded. The torch format does as numpy's.
+"""datasets 5.2.0: `with_format("numpy")` gives a float64 column as float32, though its features say float64: a time of 1,764,486,000.123 seconds is 16
+seconds off, 1e300 is infinite. The same rows as a stream keep 64 bits, as do the formats pandas and arrow. `dtype=numpy.float64` mends it and makes whole
+numbers fractions, of which those beyond 2**53 are then rounded. The torch format does as numpy's.
 """
 
 import os
