@@ -13,23 +13,23 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3040,
-    "catalog": 3227,
-    "cli": 1815,
-    "data": 4890,
+    "api": 3000,
+    "catalog": 3230,
+    "cli": 1800,
+    "data": 4880,
     "interop": 1380,
-    "launch": 2960,
+    "launch": 2940,
     "methods": 390,
-    "models": 3319,
-    "parallel": 2980,
-    "plan": 8610,
+    "models": 3470,
+    "parallel": 2990,
+    "plan": 8630,
     "programs": 210,
     "report": 2290,
-    "spec": 5573,
-    "train": 9350,
+    "spec": 5580,
+    "train": 9310,
     "web": 1320,
 }
-ALL, ALL_TESTS = 51544, 32519
+ALL, ALL_TESTS = 51580, 32540
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100

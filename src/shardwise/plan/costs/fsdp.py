@@ -73,10 +73,8 @@ def reduce_scatter_copy(scene: Scene, unsharded: int, *, freed: float = 0) -> fl
 
 
 def unsharded_unit(scene: Scene) -> float:
-    """Bytes of a unit of blocks as it is gathered, where it is freed behind its backward."""
+    """Bytes of a unit of blocks as it is gathered, freed behind its backward."""
     work, inventory = scene.work, scene.part.inventory
-    if not work.sharded or work.execution.postpones_reduction:
-        return 0
     return min(work.unit_blocks, max(1, inventory.num_blocks)) * inventory.block.gathered_bytes(work.types)
 
 

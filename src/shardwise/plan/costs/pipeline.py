@@ -4,7 +4,7 @@ from shardwise.plan.costs.autocast import kept_casts
 from shardwise.plan.costs.block import saved_by_blocks, shared
 from shardwise.plan.costs.loss import made_head_gradient, saved_by_head
 from shardwise.plan.rates import group_of
-from shardwise.plan.work import Alive, Scene, Work, longest_round
+from shardwise.plan.work import Alive, Scene, Work
 from shardwise.spec.layout.axes import Layout, stages_per_rank
 from shardwise.spec.model.stages import stage_blocks
 
@@ -30,19 +30,6 @@ def of_a_head(scene: Scene) -> Alive:
     return {"activations": saved_by_head(scene), "gradients": made_head_gradient(scene)}
 
 
-def in_flight_of_later_stages(scene: Scene) -> int:
-    """Of what is in flight on the first rank with several stages: that of its later stage."""
-    layout, micros = scene.work.execution.layout, scene.work.execution.gradient_accumulation_steps
-    if not scene.part.is_first or stages_per_rank(layout.schedule) == 1 or layout.pp == 1:
-        return 0
-    return min(scene.flight.pairs - 1, longest_round(micros, layout.pp))
-
-
-def of_a_later_stage(scene: Scene) -> Alive:
-    """What such a one keeps more than one of the first stage."""
-    return {"communication": 0 if _keeps_input_itself(scene.work) else _of_largest(scene.work)}
-
-
 def left_by_cut_backward(scene: Scene) -> float:
     """What the backward of inputs leaves for that of weights, of all blocks."""
     return scene.work.tokens * len(scene.part.span) * scene.work.of_block.cut_backward
@@ -51,8 +38,6 @@ def left_by_cut_backward(scene: Scene) -> float:
 def messages(scene: Scene) -> float:
     """Received and sent between pipeline stages for the micro-batch at work, and in flight."""
     layout = scene.work.execution.layout
-    if layout.pp == 1:
-        return 0
     # The gradient that left last is let go when the next message is sent.
     left = scene.flight.gradients and not scene.part.is_first
     beside = _beside(scene) * _of_largest(scene.work) if _splits(layout) else left * _received(scene)

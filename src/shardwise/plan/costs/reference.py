@@ -1,7 +1,6 @@
 """Forwards without gradients that preferences add to a step: of the reference, of `kto`'s KL."""
 
-from shardwise.plan.costs.loss import head_input, logits
-from shardwise.plan.work import Alive, Scene, Work
+from shardwise.plan.work import Work
 from shardwise.spec.job.preference import WITH_REFERENCE
 
 
@@ -18,8 +17,3 @@ def knows_reference(work: Work) -> bool:
     job = work.job
     stated = job.preference is not None and job.preference.reference != "none"
     return stated and job.objective in WITH_REFERENCE and not job.compares_with_itself
-
-
-def of_reference(scene: Scene) -> Alive:
-    """What is alive behind the blocks of such a forward, which keeps nothing: chunks of logits."""
-    return {"logits": logits(scene), "activations": head_input(scene)}

@@ -15,7 +15,6 @@ from shardwise.plan.costs.deferred_reduction import adds_in_place, kept_gradient
 from shardwise.plan.costs.fsdp import reduce_scatter_copy, unsharded_weights
 from shardwise.plan.costs.gradients import all_reduce_buffer
 from shardwise.plan.costs.optimizer import step_temporaries
-from shardwise.plan.costs.reference import forwards_of_reference, of_reference
 from shardwise.plan.costs.zero1 import all_gather_buffer
 from shardwise.plan.memory.backward import backward_of_block
 from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, workspace_bytes
@@ -34,11 +33,6 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     yield "loading", {"weights": scene.holding.stored}
     part, during = scene.part, _during(scene)
     first, last, head = part.span.start, part.span.stop - 1, part.inventory.ends[1].trained_elements
-    if forwards_of_reference(scene.work):
-        before = at_work(scene)  # nothing is in flight yet
-        yield "forward of the reference", _alive(scene, "buckets", before, _evaluation(scene))
-        if part.is_last:
-            yield "logits of the reference", _alive(scene, "buckets", before, of_reference(scene))
     if scene.flight.forwards:
         yield f"forward of layer {last}", _alive(scene, "earlier", during, _forward_of_last_block(scene))
         if part.is_last:
@@ -125,7 +119,6 @@ def _during(scene: Scene) -> Alive:
     for count, of_one in (
         (scene.flight.pairs - 1, pipeline.of_one_in_flight),
         (scene.flight.heads - 1, pipeline.of_a_head),
-        (pipeline.in_flight_of_later_stages(others), pipeline.of_a_later_stage),
     ):
         if count:
             for part, kept in of_one(others).items():
