@@ -13,7 +13,7 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3000,
+    "api": 2990,
     "catalog": 3230,
     "cli": 1800,
     "data": 4880,
@@ -22,14 +22,14 @@ CEILINGS = {
     "methods": 390,
     "models": 3470,
     "parallel": 2990,
-    "plan": 8630,
+    "plan": 8570,
     "programs": 210,
     "report": 2290,
-    "spec": 5580,
+    "spec": 5570,
     "train": 9310,
     "web": 1320,
 }
-ALL, ALL_TESTS = 51580, 32540
+ALL, ALL_TESTS = 51500, 32540
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100
@@ -97,4 +97,4 @@ def test_few_modules_share_a_file_name() -> None:
 def test_what_costs_count_is_run_by_a_file_or_folder_of_that_name() -> None:
     run = {name for path in modules(SOURCE / "parallel") for name in (path.stem, *path.parts)}
     counted = {path.stem for path in modules(SOURCE / "plan/costs")}
-    assert counted - run == {"attention", "autocast", "block", "loss", "products", "reference", "piece"}
+    assert counted - run == {"attention", "autocast", "block", "loss", "products", "piece"}

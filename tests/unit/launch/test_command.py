@@ -42,7 +42,6 @@ def test_ranks_on_gpus_let_segments_grow_unless_the_user_has_settings_of_the_all
 
     assert settings({}) == "expandable_segments:True"
     assert settings({}, "cpu") is None
-    assert worker_environment({}, processes=2, kind="cpu")["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
     assert settings({"PYTORCH_ALLOC_CONF": "backend:native"}) == "backend:native"
     assert settings({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}) is None, "torch's older name for it"
 

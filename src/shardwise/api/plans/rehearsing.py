@@ -161,9 +161,8 @@ def with_rehearsals(made: Plan, *, on_update: Callable[[Rehearsing], None] | Non
                 candidates[index] = _checked(made, one, on_update)
             except UnsupportedError as error:
                 failures.append(f"{one.execution.layout.strategy}: {error}")
-                candidates[index] = replace(
-                    one, fits=False, reasons=(Sentence(f"rehearsed, it fails: {error}", "rehearsed"),)
-                )
+                fails = Sentence(f"rehearsed, it fails: {error}", "rehearsed")
+                candidates[index] = replace(one, fits=False, reasons=(fails,))
             if candidates[index].fits:
                 return ranked(made, candidates, chosen=candidates[index], key="rehearsed")
     if failures and len(failures) == tried:
@@ -175,9 +174,8 @@ def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None]
     """A candidate with what its rehearsal says. Raises UnsupportedError: a rank fails in it."""
     refused = refusals(made, one)
     if refused:
-        return replace(
-            one, reasons=(*one.reasons, *(Sentence(f"not rehearsed: {reason}", "always") for reason in refused))
-        )
+        said = (Sentence(f"not rehearsed: {reason}", "always") for reason in refused)
+        return replace(one, reasons=(*one.reasons, *said))
     found = rehearse_candidate(made, one, on_update=on_update)
     ranks = found.as_planned
     peak = max(rank.peak_bytes for rank in ranks)

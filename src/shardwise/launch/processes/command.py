@@ -66,10 +66,7 @@ def rank_environment(
 
 def allocator_settings(base: Mapping[str, str], kind: DeviceKind) -> dict[str, str]:
     """Sequences, and so tensor sizes, vary by step: segments that grow leave fewer gaps. Nothing
-    where the user has settings of the allocator, under either of torch's names for them. On a
-    processor, glibc asks for huge pages (`GLIBC_TUNABLES`), of which fresh tensors touch fewer."""
-    if kind == "cpu":
-        return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    where the user has settings of the allocator, under either of torch's names for them."""
     stated = "PYTORCH_ALLOC_CONF" in base or "PYTORCH_CUDA_ALLOC_CONF" in base
     return {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if kind == "cuda" and not stated else {}
 

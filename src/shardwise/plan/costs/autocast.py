@@ -61,6 +61,13 @@ def _head_cast(scene: Scene) -> float:
     return scene.part.head_elements * work.types.compute if wide else 0
 
 
+def fresh_gradient(work: Work, elements: int) -> float:
+    """One weight's gradient before it is accumulated; autocast adds the one in the compute type."""
+    if work.sharded:
+        return 0
+    return elements * (work.types.trainable + (work.types.compute if work.setting.casts else 0))
+
+
 def weight_bytes(work: Work, trained: float) -> tuple[float, float]:
     """Bytes a micro-batch moves of so many trained elements: copies in the compute type in forward;
     in backward those of gradients, and their sum over micro-batches. `fsdp.py`: FSDP's."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from shardwise.plan.costs.compiled import fused_share
 from shardwise.plan.rates import Device
 from shardwise.plan.work import Work, made_again
 from shardwise.spec.adapters.targets import adapter_rank
@@ -21,6 +20,8 @@ _REMADE_PASSES = 2
 #: DoRA's norms, for each element of the matrix: the product is scaled (read, written), added to the
 #: weight (both read, one written), and the norm reads the sum.
 _NORM_PASSES = 6
+#: Compiled, operators between products are fused: this share of their passes over memory is left.
+_COMPILED_PASSES = 0.4
 
 #: Tokens of an expert at which products of stacked experts, one kernel for all, take twice as long
 #: as plain ones on an H100, and the peak that it is of: what such a kernel loses is time. Fitted to
@@ -40,6 +41,11 @@ def seconds_of_products(work: Work, device: Device, tokens: float) -> tuple[floa
         again += count * ahead * made_again(matrix)
     layers = work.model.num_layers
     return forward / layers, weights / layers, inputs / layers, again / layers
+
+
+def fused_share(work: Work) -> float:
+    """Share of the passes over memory between products that compilation leaves."""
+    return _COMPILED_PASSES if work.execution.compile else 1.0
 
 
 def _by_shape(work: Work) -> Iterator[tuple[int, Matrix]]:

@@ -1,6 +1,5 @@
 """Activation checkpointing: the seconds of what a block's backward computes again."""
 
-from shardwise.plan.costs.compiled import written_again
 from shardwise.plan.costs.piece import BlockTime
 from shardwise.plan.work import Work
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
@@ -19,7 +18,7 @@ def seconds_again(work: Work, ran: BlockTime) -> tuple[float, float]:
     """Seconds of kernels that run again in a block's backward, and of messages."""
     recompute = work.execution.recompute
     if recompute == "none":
-        return written_again(work), 0.0
+        return 0.0, 0.0
     kept = work.execution.attn_implementation in KEPT_BY_SELECTIVE
     selective = ran.remade + ran.between + (0.0 if kept else ran.attention)
     return selective if recompute == "selective" else ran.forward, ran.slices * _SLICES_AGAIN + ran.keys

@@ -3,7 +3,7 @@ way, and does not add up with weights made to be used and with gradients."""
 
 from collections.abc import Iterator
 
-from shardwise.plan.costs.autocast import weight_casts
+from shardwise.plan.costs.autocast import fresh_gradient, weight_casts
 from shardwise.plan.costs.block import of_one_block, shared
 from shardwise.plan.costs.context import all_gathered_keys
 from shardwise.plan.costs.fsdp import all_gather_input, reduce_scatter_buffers, reduce_scatter_copy, unsharded_unit
@@ -28,15 +28,13 @@ def _profiled(scene: Scene, profile: ModelProfile, behind: int) -> Iterator[Aliv
     casts = weight_casts(scene, blocks=1)
     begun = work.tokens * (work.of_block.saved + 2 * work.of_block.stream) + shared(scene)
     before = reduce_scatter_buffers(scene, unsharded=others, behind=behind)
-    # A gradient before it is accumulated; autocast adds the one in the compute type.
-    made_wide = work.types.trainable + (work.types.compute if work.setting.casts else 0)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
     for moment in (moment for block in profile.blocks for moment in block.backward):
         kept = 0 if work.sharded or scene.whole else (moment.gradients - moment.fresh) * work.types.trainable
         made = others + moment.gradients
         yield {
             "activations": work.profiled(moment.alive) + work.tokens * work.of_block.stream + shared(scene),
-            "temporary": casts + (0 if work.sharded else moment.fresh * made_wide),
+            "temporary": casts + fresh_gradient(work, moment.fresh),
             "communication": reduce_scatter_buffers(scene, unsharded=made, behind=behind, fresh=moment.fresh),
             "gradients": kept,
         }
@@ -78,7 +76,6 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     inside = begun if later else without
     others, of_mlp = _of_other_blocks(scene), _trained_of_mlp(scene)[1]
     before = reduce_scatter_buffers(scene, unsharded=others, behind=behind)
-    yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
     yield {"activations": inside + work.tokens * work.of_block.fused_mlp, "temporary": casts, "communication": before}
     yield {
         "activations": without + work.tokens * work.of_block.compiled_attention,
@@ -86,7 +83,11 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
         "communication": reduce_scatter_buffers(scene, unsharded=others + of_mlp, behind=behind, fresh=of_mlp)
         + all_gathered_keys(scene),
     }
-    yield _end(scene)
+    # Where rows are few, inductor delays gradients until the last kernel, which casts all of them.
+    own = scene.part.inventory.block.trained_elements
+    end = _end(scene) | {"temporary": fresh_gradient(work, own)}
+    yield end
+    yield end | {"communication": reduce_scatter_buffers(scene, unsharded=others + own, behind=behind, fresh=own)}
 
 
 def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
@@ -104,14 +105,14 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     with_last = reduce_scatter_buffers(scene, unsharded=others + last, behind=behind, fresh=last)
     yield {
         "activations": saved + tokens * product,
-        "temporary": casts + made,
+        "temporary": casts + fresh_gradient(work, last) + made,
         "communication": with_last,
     }
     # The last of the MLP's gradients is made: what it saved is gone.
     of_mlp = reduce_scatter_buffers(scene, unsharded=others + all_of_mlp, behind=behind, fresh=largest)
     yield {
         "activations": saved - tokens * of.saved_by_mlp,
-        "temporary": casts + made,
+        "temporary": casts + fresh_gradient(work, largest) + made,
         "communication": of_mlp,
     }
     # In the first micro-batch a gradient stays as it is made; later ones are added to it.

@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 from shardwise.plan.costs.attention import attention_seconds, kernel_seconds, row_length
 from shardwise.plan.costs.autocast import weight_bytes
-from shardwise.plan.costs.compiled import fused_share
 from shardwise.plan.costs.context import OPERATORS_PER_GATHER, key_seconds
 from shardwise.plan.costs.experts import dealing, routed_seconds
 from shardwise.plan.costs.loss import head_and_loss
 from shardwise.plan.costs.piece import BlockTime, RankTime, device_of, launched
-from shardwise.plan.costs.products import seconds_of_products
+from shardwise.plan.costs.products import fused_share, seconds_of_products
 from shardwise.plan.costs.recompute import dispatched_operators, seconds_again
 from shardwise.plan.costs.saved_on_host import copied_seconds
 from shardwise.plan.costs.tensor import slice_seconds, whole_gradients

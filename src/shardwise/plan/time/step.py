@@ -7,13 +7,13 @@ from shardwise.plan.costs.ddp import reduced_messages
 from shardwise.plan.costs.fsdp import num_units, sharded_messages
 from shardwise.plan.costs.piece import MessageTime, RankTime, device_of
 from shardwise.plan.costs.pipeline import send_seconds
-from shardwise.plan.costs.reference import forwards_of_reference, knows_reference
 from shardwise.plan.rates import group_of
 from shardwise.plan.time.passes import StageTime, endings_of, stage_of
 from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.pipeline import rank_ends
 from shardwise.plan.work import Work
 from shardwise.spec.job.keys import TrainSpec
+from shardwise.spec.job.preference import WITH_REFERENCE
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.model.stages import stage_sizes
@@ -92,7 +92,7 @@ def step_of(work: Work, pieces: Pieces | None = None) -> StepTime:
         seconds = tuple(stage.actions for stage in stages)
         ends = rank_ends(layout.schedule, stages=seconds, num_micro_batches=micros, send=send_seconds(work))
     # Forwards of all micro-batches without gradients: of routes, of the reference.
-    only = forwards_of_reference(work) + work.model.counts_routes
+    only = _forwards_of_reference(work) + work.model.counts_routes
     if only:
         ahead_of_all = only * _forwards(work, stages)
         ends = tuple(ahead_of_all + end for end in ends)
@@ -130,7 +130,7 @@ def forecast_time(
     flops = tokens * model_flops_per_token(work.model, length=job.data.max_length, lora=job.adapters)
     steps = num_steps(job.train, num_rows=num_rows)
     before = 0.0
-    if steps is not None and knows_reference(work):
+    if steps is not None and _knows_reference(work):
         # Its log-probabilities are computed before the first step, of each row once.
         per_epoch = steps if num_rows is None else -(-num_rows // job.train.global_batch_size)
         before = min(steps, per_epoch) * _forwards(work, stages_of(work, pieces or pieces_of(work)))
@@ -174,3 +174,18 @@ def least_seconds_of(work: Work, pieces: Pieces) -> float:
             later = max(0.0, later - micros * sum(seconds[stage].weights for stage in own))
         least = max(least, rank * ahead + busy + later)
     return ROUNDED * (least + min(seconds for _, seconds in endings_of(work)))
+
+
+def _forwards_of_reference(work: Work) -> int:
+    """Forwards of all micro-batches that preferences add. `kto` takes answers behind the prompts of
+    others, too, under what is trained and, if it is compared with itself, under the reference."""
+    job = work.job
+    mismatched = job.preference is not None and job.preference.loss_type == ["kto"]
+    return (1 + mismatched) * job.compares_with_itself + mismatched
+
+
+def _knows_reference(work: Work) -> bool:
+    """Whether log-probabilities under the reference are computed before the first step."""
+    job = work.job
+    stated = job.preference is not None and job.preference.reference != "none"
+    return stated and job.objective in WITH_REFERENCE and not job.compares_with_itself

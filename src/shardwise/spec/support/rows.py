@@ -277,10 +277,7 @@ def of_streams(execution: Execution) -> list[Row]:
     asked, key, layout = f"offload {execution.offload}", "train.offload", execution.layout
     kept = f"{asked} brings weights to the GPU as they are used, and zero1 keeps them there"
     cut, whole = f"{asked} does not go with schedule zero_bubble", "use schedule: 1f1b, or offload: optimizer"
-    return [
-        Row(layout.shards_states_only, kept, "use offload: optimizer", key),
-        Row(_is_cut(layout), cut, whole, key),
-    ]
+    return [Row(layout.shards_states_only, kept, "use offload: optimizer", key), Row(_is_cut(layout), cut, whole, key)]
 
 
 def packed(model: ModelShape) -> Row:
