@@ -23,9 +23,8 @@ from typer.models import ArgumentInfo
 from shardwise.cli.main import VERBS
 from shardwise.spec import run
 from shardwise.spec.job.data import DataSpec, SourceSpec
-from shardwise.spec.job.keys import Job, LayoutSpec, LoraSpec, TrainSpec
+from shardwise.spec.job.keys import Job, LayoutSpec, LoraSpec, RentSpec, TrainSpec
 from shardwise.spec.job.preference import PreferenceSpec
-from shardwise.spec.job.rent import RentSpec
 from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.layout.axes import Layout
 

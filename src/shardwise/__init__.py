@@ -5,8 +5,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`shardwise.parallelize` and `shardwise.Trainer`, which need torch, when they are asked
-    for."""
+    """`shardwise.parallelize` and `shardwise.Trainer`, which need torch, when asked for."""
     if name == "parallelize":
         from shardwise.train.own_loop.parallelized import parallelize
 

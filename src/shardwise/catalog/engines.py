@@ -27,8 +27,7 @@ def rank_of(config: Config) -> int:
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """A kind of adapter. `has`: whether an adapter_config.json is of it; `vllm`, `llama_cpp`: why
-    it is to be merged first, or None where the adapter is taken as it is; `options`: that vLLM then
-    needs."""
+    it is to be merged first, or None where it is taken as it is; `options`: of vLLM then."""
 
     name: str
     has: Callable[[Config], bool]

@@ -57,8 +57,7 @@ def epoch_order(
     sources: npt.NDArray[np.uint16], *, weights: Sequence[float], seed: int, epoch: int, shuffle: bool
 ) -> Ids:
     """Sample numbers in the order an epoch shows them. The whole part of a weight shows each sample
-    that often; the fraction shows a window that moves with the epoch over one fixed permutation of
-    the source."""
+    that often; the fraction a window that moves with the epoch over one permutation of a source."""
     seen: list[Ids] = []
     for source, weight in enumerate(weights):
         ids = np.flatnonzero(sources == source)

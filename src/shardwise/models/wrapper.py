@@ -51,8 +51,7 @@ class Inside:
 
 def find_inside(model: nn.Module) -> Inside | None:
     """Where the language model lies in a model from transformers; None where it is the whole.
-    Raises UnsupportedError: it takes no text alone, or has no embedding and head around one
-    backbone."""
+    Raises UnsupportedError: it takes no text alone, or has no embedding, backbone and head."""
     from transformers import PreTrainedModel
 
     whole = cast(Any, model)

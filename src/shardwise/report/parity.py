@@ -231,8 +231,7 @@ def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agr
 
 def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Agreement:
     """The comparison with AdamW (`found`; `seen` after SGD's), after the one with a large
-    `adam_epsilon`, which does not amplify rounding. An error in AdamW's own work still differs
-    there."""
+    `adam_epsilon`, which does not amplify rounding. An error in AdamW's own work still differs."""
     if found.first is None:
         return seen
     note = _ROUNDING

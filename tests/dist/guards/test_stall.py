@@ -119,7 +119,7 @@ def _wait_until_stuck(run: RunDirectory) -> None:
 @pytest.mark.parametrize(
     ("how", "rank", "during", "words"),
     [
-        (SLEEPS, 1, "step 3", "rank 1 is in from_ (batches.py:…; rank 0 waits in … of ranks 0-1 has not ended"),
+        (SLEEPS, 1, "step 3", "rank 1 is in from_ (micro_batches.py:…; rank 0 waits in … of ranks 0-1 has not ended"),
         (SKIPS, 0, "step 3", "rank 0 waits in norm_of (optim.py:…; rank 1 waits in pulse (metrics.py:"),
         (FREEZES, 1, "after step 3", "rank 1 does not answer, its process is stopped or hangs outside Python; rank 0 "),
     ],
@@ -148,7 +148,7 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(start, tmp_pat
     started.send_signal(signal.SIGTERM)
     said = _said_at_its_end(started)
     assert "ended by SIGTERM without a last checkpoint, because nothing has moved for " in said, said
-    assert "rank 1 is in from_ (batches.py:" in said, said
+    assert "rank 1 is in from_ (micro_batches.py:" in said, said
     assert f"the same command goes on from {run.checkpoint(1)}" in said, "checkpoint-2 is committed in step 3"
     assert "exit 143" in said
     assert processes_of(run) == []

@@ -97,8 +97,7 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
 
 
 def _unread(model: nn.Module, place: Path) -> str:
-    """Why the weights in a folder, or beside a file, or else those that are published, are not
-    read."""
+    """Why the weights in a folder, beside a file, or else those published, are not read."""
     try:
         weights = Weights(place.parent if place.is_file() else place)
         Keys(model, weights.names, weights.shape, reads=language_weights(model))

@@ -12,14 +12,26 @@ def all_gathered_keys(scene: Scene) -> float:
     """In attention's backward, with a sequence over several ranks: keys and values of all of it, of
     as many heads as are gathered at once, the sums of their gradients, and those that a kernel
     makes, for each head of queries where these are more."""
-    work, block = scene.work, scene.work.block
-    if work.execution.layout.cp == 1:
+    work, cp = scene.work, scene.work.execution.layout.cp
+    if cp == 1:
         return 0
+    block, setting = work.block, work.setting
     of_one = _bytes_of_head(work)
     heads, copies = block.num_key_value_heads, block.num_attention_heads // block.num_key_value_heads
     at_once = heads_at_once(heads, bytes_of_one=of_one)
-    of_groups = 3 * copies if work.setting.masked else 2 if at_once == 1 else copies + 1
-    return at_once * of_one * (2 + (1 if copies == 1 else of_groups))
+    beside = 0.0
+    if setting.cuda:
+        of_groups = 3 * copies if setting.masked else 2 if at_once == 1 else copies + 1
+        several = 1 if copies == 1 else of_groups
+    else:
+        # Without a mask a rank's last part is compared with what lies before it, then with itself.
+        longest = 1 if setting.masked else 1 - 1 / (2 * cp)
+        several = longest if copies == 1 else copies + (copies + 1) * longest
+        # Two gradients of a part's queries.
+        beside = work.tokens * at_once * copies * block.head_dim * work.types.compute
+    if setting.masked:  # in numbers, for one of the two parts
+        beside += work.tokens / 2 * work.job.data.max_length * work.types.compute
+    return at_once * of_one * (2 + several) + beside
 
 
 def gathered_bytes(work: Work) -> float:

@@ -8,7 +8,6 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.preference import WITH_REFERENCE, Objective, PreferenceSpec
-from shardwise.spec.job.rent import RentSpec
 from shardwise.spec.job.rope import Rope
 from shardwise.spec.job.strict import NotNegative, Place, Positive, Share, Strict, Whole
 from shardwise.spec.layout.axes import Layout, as_product
@@ -221,6 +220,33 @@ _Way = Annotated[
 
 def _kind_of_layout(value: Any) -> str:
     return "List" if isinstance(value, list) else "Keys" if isinstance(value, dict | LayoutSpec) else "Name"
+
+
+class RentSpec(Strict):
+    """What renting a machine adds to a run, counted where `hardware: any` leaves it open what is
+    rented. Usual values are nominal, not measured.
+
+    Attributes:
+        boot_minutes: until a machine with an image of the trainer runs; 0 where yours does.
+        download_mb_per_second: of the model's files.
+        disk_mb_per_second: of reading and writing weights.
+        minimum_minutes: the least time that is charged; providers differ, from a second to an hour.
+    """
+
+    boot_minutes: NotNegative = 5.0
+    download_mb_per_second: Positive = 250.0
+    disk_mb_per_second: Positive = 1000.0
+    minimum_minutes: NotNegative = 0.0
+
+    @property
+    def sentence(self) -> str:
+        """What is in runs and costs."""
+        least = f"at least {self.minimum_minutes:g} min are charged" if self.minimum_minutes else "no least charge"
+        return (
+            f"runs and costs include starting: {self.boot_minutes:g} min to boot, the weights at "
+            f"{self.download_mb_per_second:g} MB/s, loading, compiling and saving; {least} "
+            "(keys of `rent` in the job); where your machine is up and has the model, take these off"
+        )
 
 
 class Job(Strict):

@@ -159,8 +159,7 @@ class Preferences:
         self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs, *, adapters_off: bool = False
     ) -> torch.Tensor:
         """The summed log-probability, a float64 scalar on every rank, of the answers of a batch
-        behind the prompts of others: each row has the answer of the row before it, the first that
-        of the last."""
+        behind the prompts of others: each row has that of the row before, the first the last's."""
         batcher = replace(part.batcher, data=part.data.mismatched(ids))
         per_forward = batcher.samples_per_forward
         every, total = np.arange(len(ids)), torch.zeros((), dtype=torch.float64, device=self.world.device)

@@ -1,8 +1,7 @@
 """What PyTorch's caching allocator on CUDA reserves for a sequence of allocations, in one stream,
 by its own rules (c10/cuda/CUDACachingAllocator.cpp): sizes in multiples of 512 bytes, small ones
 out of segments of 2 MiB, others out of 20 MiB or of their own size in multiples of 2 MiB; the
-smallest free piece that is large enough, cut where much of it is left, and joined again with free
-neighbours."""
+smallest free piece that is large enough, cut if much of it is left, joined with free neighbours."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
