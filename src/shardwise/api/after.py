@@ -37,15 +37,14 @@ def merge(
     dequantised: bool = False,
     base_model: str | None = None,
 ) -> dict[str, Any]:
-    """Merges a run's adapter into its base model, and compares the logits of both.
+    """Merges a run's adapter into its base model, and compares the logits of both. What a person
+    put into an earlier merge in that folder is kept.
 
     Args:
         dtype: of the weights; None for the base model's own.
         dequantised: of QLoRA, merge into the base as training computed with it, and not as it lies
             in its folder.
         base_model: folder or hub id of the base model, where it is not found as the job named it.
-
-    What a person put into an earlier merge in that folder is kept.
 
     Returns what was done, with the largest `difference` of a logit from what was trained, and that
     before weights were rounded, on one base (`exact_difference`; where float32 rounds much, in

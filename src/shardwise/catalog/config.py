@@ -27,8 +27,9 @@ _FROM_ONE = ("q_lora_rank", "head_dim", "rotary_dim", "n_group", "topk_group")
 #: Numbers that scale what a model computes, of which no model has 0.
 _SCALES = (*LOGIT_TRANSFORMS, "embedding_multiplier", "residual_multiplier", "attention_multiplier")
 #: How the types of JSON, by Python's names, are called in sentences.
-_WORDS = {"float": "a number such as 0.5", "int": "a whole number", "bool": "true or false", "NoneType": "null"}
-_LEFT_OUT, _OTHER_WORDS = object(), {"str": "a text", "list": "a list", "dict": "an object of keys"}
+_SCALARS = {"float": "a number such as 0.5", "int": "a whole number", "bool": "true or false", "NoneType": "null"}
+_WORDS = {**_SCALARS, "str": "a text", "list": "a list", "dict": "an object of keys"}
+_LEFT_OUT = object()
 
 #: Activations whose memory is known, in transformers' words.
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
@@ -230,7 +231,7 @@ def _misfit_of_types(config: _Config) -> str:
             found: Any = cast(dict[str, Any], inside).get(name, _LEFT_OUT) if isinstance(inside, dict) else _LEFT_OUT
             if found is not _LEFT_OUT and type(found).__name__ not in types.split():
                 such = f"{found:d}.0" if type(found) is int else "0.5"
-                words = " or ".join((_WORDS | _OTHER_WORDS)[one] for one in types.replace("int float", "float").split())
+                words = " or ".join(_WORDS[one] for one in types.replace("int float", "float").split())
                 return f"{key} is {quoted(found)}; expected {words.replace('0.5', such)}"
     for key in ("attn_logit_softcapping", *_SCALES):
         found, unset = config.value(key), config.family.defaults.get(key) is None or key in config.family.nullable
@@ -241,7 +242,7 @@ def _misfit_of_types(config: _Config) -> str:
 
 def _shape(config: _Config) -> ModelShape:
     family, (d, misfit) = config.family, _dimensions(config)
-    drops = stated.dropped({**family.defaults, **config.data})
+    drops_out, drops_stream, drops_scores = stated.dropped({**family.defaults, **config.data})
     blocks, has_window = blocks_of(family, d), not family.optional_window or d.flags["use_sliding_window"]
     window = config.optional_whole("sliding_window") if has_window else None
     if window is None and _slides(config):
@@ -290,9 +291,9 @@ def _shape(config: _Config) -> ModelShape:
         eager_attention=family.eager_attention or (family.broadcasts_keys and d.kv_heads == 1 < d.heads),
         layerdrop=dict(stated.rates(config.data)).get("layerdrop", 0.0) if "layerdrop" in family.defaults else 0.0,
         steady_positions=stated.steady_positions(config.data, positions=d.positions),
-        drops_out=drops[0],
-        drops_stream=drops[1],
-        drops_scores=drops[2],
+        drops_out=drops_out,
+        drops_stream=drops_stream,
+        drops_scores=drops_scores,
         counts_routes=stated.counts_routes(config.data),
         published=stated.published_as(config.data),
         untrained=misfit,

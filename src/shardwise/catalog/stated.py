@@ -26,21 +26,22 @@ _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
     """Raises ModelError: a configuration asks for code, or is of no plain causal decoder."""
-    message = _uneven_kinds(data)
+    own = "names Python code of the model's own, which is never run; use a copy that transformers supports without it"
+    message = None
     if code := next((key for key in _CODE_KEYS if data.get(key)), None):
-        message = f"{code} names Python code of the model's own, which is never run; use a copy that transformers "
-        message += "supports without it"
+        message = f"{code} {own}"
     elif data.get("quantization_config") and published_as(data) is None:
         by = stated_quantisation(data).get("quant_method")
-        message = (
-            f"quantization_config says the weights are quantised already{by and f', by {by}'}; mxfp4 and fp8 are read, "
-        )
-        message += "and no others: name the unquantised model"
+        others = "mxfp4 and fp8 are read, and no others: name the unquantised model"
+        message = f"quantization_config says the weights are quantised already{by and f', by {by}'}; {others}"
     elif data.get("add_cross_attention") or data.get("is_encoder_decoder"):
         message = "it is not a decoder-only language model; cross attention is not known"
-    for key in (key for key, says in _NOT_CAUSAL.items() if message is None and key in data and says(data)):
+    elif uneven := _uneven_kinds(data):
+        message = uneven
+    else:
         ahead = "a token sees those after it, and a language model is trained to foretell them"
-        message = f"{key} is {quoted(data[key])}, by which {ahead}; leave the key out"
+        for key in (key for key, says in _NOT_CAUSAL.items() if key in data and says(data)):
+            message = f"{key} is {quoted(data[key])}, by which {ahead}; leave the key out"
     if message is not None:
         raise ModelError.at(file, message)
 

@@ -1,5 +1,4 @@
-"""All known families of models, by the `model_type` of their config.json; and those like LLaMA:
-rotary positions, gated MLPs, RMS norms, all blocks alike."""
+"""All known families of models, by the `model_type` of their config.json; and those like LLaMA."""
 
 import json
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ _COHERE_NORMS = blocks.hidden_norms("input_layernorm")
 _UNEQUAL = "qkv_bias and bias differ, and its code has both or neither: write one value for the two"
 _MISTRAL = Family(attention=blocks.UNBIASED_ATTENTION)
 
-#: model_type -> its rules.
+#: Rotary positions, gated MLPs, RMS norms, all blocks alike: model_type -> its rules.
 LLAMA_LIKE: dict[str, Family] = {
     "llama": Family(),
     "granite": Family(),

@@ -55,6 +55,7 @@ class BuiltDecoder:
         hidden, window = self._hidden(blocks), self._number(*WINDOWS)
         positions = self._number(*_POSITIONS) or _UNBOUNDED
         stated, names = self._stated, {id(module): name for name, module in self._anatomy.model.named_modules()}
+        _, drops_stream, drops_scores = dropped(stated)
         activation = stated.get("hidden_act")
         gated = sum(matrix.reads == "mlp_input" for matrix in usual.matrices) != 1
         return ModelShape(
@@ -100,8 +101,8 @@ class BuiltDecoder:
             steady_positions=steady_positions(self._data, positions=positions),
             layerdrop=float(stated.get("layerdrop") or 0.0),
             drops_out=drops_out(self._anatomy.model),
-            drops_stream=dropped(stated)[1],
-            drops_scores=dropped(stated)[2],
+            drops_stream=drops_stream,
+            drops_scores=drops_scores,
             bare_experts=bare_experts_of(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
             counted=True,

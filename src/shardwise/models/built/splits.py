@@ -78,16 +78,13 @@ def refuse_unchained(anatomy: Anatomy, seen: Seen) -> None:
     names = {id(module): name for name, module in anatomy.model.named_modules()}
     if [block.name for block in seen.blocks] != [names[id(block)] for block in anatomy.blocks]:
         raise UnsupportedError("its blocks do not run once each in order")
-    if not all(_is_whole(other.given, of=one.made) for one, other in pairwise(seen.blocks)):
+    if any(one.made is None or _seen_as(one.made) != _seen_as(other.given) for one, other in pairwise(seen.blocks)):
         raise UnsupportedError("something runs between its blocks")
 
 
-def _is_whole(tensor: torch.Tensor, *, of: torch.Tensor | None) -> bool:
-    """Whether a tensor is another one, or a view of all of it."""
-    if of is None or tensor.untyped_storage()._cdata != of.untyped_storage()._cdata:
-        return False
-    places = ((one.shape, one.stride(), one.storage_offset()) for one in (tensor, of))
-    return next(places) == next(places)
+def _seen_as(tensor: torch.Tensor) -> tuple[object, ...]:
+    """What a tensor has in common with a view of all of it, and with no other."""
+    return tensor.untyped_storage()._cdata, tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def ends_or_why(anatomy: Anatomy, seen: Seen | None) -> tuple[StageEnds, str]:
