@@ -84,7 +84,8 @@ def parallelize(
             apply_experts(stage.experts.values(), mesh=world.expert_mesh["ep"])
 
         if stage.rows is not None:
-            leave_padding(stage.experts.values(), stage.rows)
+            behind = {*stage.blocks[-1].modules()} if stage.mlp_ends_block else set[nn.Module]()
+            leave_padding(stage.experts, stage.rows, last=behind)
 
         # Tiles wrap the MLP's own forward, inside of what computes its block again.
         if execution.mlp == "chunked":

@@ -1,7 +1,8 @@
 """Expert parallel: a rank holds some experts whole; tokens travel to them and back (all-to-all).
 Under tensor parallel, where each rank has all tokens, none travels. Padding goes to no expert."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -20,24 +21,30 @@ from shardwise.parallel.tensor.slices import Slicer
 
 @dataclass
 class RealRows:
-    """What is no padding: `places` int64 [n] in the flattened `count` tokens, or None for all."""
+    """What experts are given of `count` flattened tokens: `places` int64 [n], where there is no
+    padding, or None for all. `trained`, where the loss reads the model, if that is known: nothing
+    else of what the last experts make is read."""
 
     places: Tensor | None = None
     count: int = 0
+    trained: Tensor | None = None
 
-    def __call__(self, forward: Callable[..., Any], *given: Tensor, **named: Any) -> Any:
-        """Gives a forward the rows of tensors [tokens, ...] that are not padding; others are 0."""
-        if self.places is None or named or any(len(one) != self.count for one in given):
+    def __call__(self, forward: Callable[..., Any], *given: Tensor, last: bool, **named: Any) -> Any:
+        """Gives a forward its rows of tensors [tokens, ...]; others of what it makes are 0."""
+        places = self.trained if last and self.trained is not None else self.places
+        if places is None or named or any(len(one) != self.count for one in given):
             return forward(*given, **named)
-        made = forward(*(one.index_select(0, self.places) for one in given))
-        return made.new_zeros(self.count, *made.shape[1:]).index_copy_(0, self.places, made)
+        made = forward(*(one.index_select(0, places) for one in given))
+        return made.new_zeros(self.count, *made.shape[1:]).index_copy_(0, places, made)
 
 
-def leave_padding(modules: Iterable[nn.Module], rows: RealRows) -> None:
-    """Makes experts that are handed routes see no padding of any rank: done last to forwards."""
-    for module in modules:
+def leave_padding(experts: Mapping[nn.Module, nn.Module], rows: RealRows, *, last: AbstractSet[nn.Module]) -> None:
+    """Makes experts, by their owners, that are handed routes see no padding of any rank, and of
+    owners that are `last`, whose output no other token reads, what is trained: done last to
+    forwards."""
+    for owner, module in experts.items():
         if _takes_routes(module):
-            module.forward = partial(rows, module.forward)
+            module.forward = partial(rows, module.forward, last=owner in last)
 
 
 def _takes_routes(experts: nn.Module) -> bool:

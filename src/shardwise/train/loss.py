@@ -68,7 +68,8 @@ class LossModule(nn.Module):
         where packed ones lie, for some kernels; `real`: [batch, length], no padding, for balanced
         routers, and `places`: int64 [n], where in the flattened rows it is, for experts."""
         if self._rows is not None:
-            self._rows.places, self._rows.count = places, position_ids.numel()
+            trained = None if targets is None or not len(targets.labels) else targets.positions
+            self._rows.places, self._rows.trained, self._rows.count = places, trained, position_ids.numel()
         backbone = cast(Any, self.backbone)
         inputs: dict[str, Any] = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
         if documents is not None and self._told_documents:

@@ -32,9 +32,9 @@ def mixture():
     return block
 
 
-def gradients(block, hidden):
+def gradients(block, hidden, where=REAL):
     """The block's output where there is no padding, and gradients of a loss that is there alone."""
-    made = block(hidden)[REAL]
+    made = block(hidden)[where]
     made.square().sum().backward()
     return [made.detach(), *(parameter.grad for parameter in block.parameters())]
 
@@ -46,13 +46,28 @@ def test_padding_goes_to_no_expert_and_nothing_else_changes() -> None:
     inner = block.experts.forward
     block.experts.forward = lambda *given: seen.append([len(one) for one in given]) or inner(*given)
     rows = RealRows(places=_places(REAL, torch.device("cpu")), count=REAL.numel())
-    leave_padding([block.experts], rows)
+    leave_padding({block: block.experts}, rows, last=set())
     for one, wanted in zip(gradients(block, hidden), expected, strict=True):
         torch.testing.assert_close(one, wanted, rtol=1e-5, atol=1e-6)
     assert seen == [[10, 10, 10]]
     rows.places = None
     block(hidden)
     assert seen[-1] == [12, 12, 12]
+
+
+def test_of_the_last_block_experts_see_what_is_trained() -> None:
+    hidden = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1))
+    trained = REAL & (torch.arange(6) > 1)
+    expected, block, seen = gradients(mixture(), hidden, trained), mixture(), []
+    inner = block.experts.forward
+    block.experts.forward = lambda *given: seen.append(len(given[0])) or inner(*given)
+    rows = RealRows(count=REAL.numel(), trained=trained.flatten().nonzero().squeeze(1))
+    leave_padding({block: block.experts}, rows, last={block})
+    for one, wanted in zip(gradients(block, hidden, trained), expected, strict=True):
+        torch.testing.assert_close(one, wanted, rtol=1e-5, atol=1e-6)
+    rows.trained = None
+    block(hidden)
+    assert seen == [6, 12]
 
 
 def test_rows_with_hardly_any_padding_and_rows_of_nothing_else_are_left_as_they_are() -> None:
