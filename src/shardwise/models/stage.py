@@ -23,6 +23,10 @@ _OF_TOKENS = ("get_per_layer_inputs", "project_per_layer_inputs")
 Place = tuple[Any, ...]
 
 
+#: Whole numbers that are as wide as two elements, by the bytes of one.
+_WHOLE = {2: torch.int32, 4: torch.int64}
+
+
 @dataclass(frozen=True, kw_only=True)
 class StagePlace:
     """Which part of a model a stage is, counted from 0, and which blocks it holds."""
@@ -45,23 +49,33 @@ class StagePlace:
 @dataclass(frozen=True, kw_only=True)
 class Passed:
     """A tensor that passes between stages. `sizes`: of its dimensions, those of rows and tokens in
-    `order` first, as in messages [batch, length, width]; `read`: the blocks that find it, where."""
+    `order` first, as in messages [batch, length, width]; `read`: the blocks that find it, where;
+    `whole`: whole numbers, tokens or places of them, no more than a row has: two elements hold the
+    bits of each."""
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]
     read: tuple[tuple[int, Place], ...]
+    whole: bool = False
 
     @property
     def width(self) -> int:
         """Elements of one token."""
-        return torch.Size(self.sizes).numel()
+        return torch.Size(self.sizes).numel() * (2 if self.whole else 1)
 
-    def fold(self, tensor: torch.Tensor) -> torch.Tensor:
+    def fold(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """As it lies in a message."""
-        return tensor if self.order == (0, 1, 2) else tensor.permute(self.order).flatten(2)
+        if self.whole:
+            numbers = tensor if self.sizes else tensor.unsqueeze(2)
+            numbers = nn.functional.pad(numbers, (0, self.width // 2 - numbers.shape[2]))
+            return numbers.to(_WHOLE[dtype.itemsize]).view(dtype)
+        return (tensor if self.order == (0, 1, 2) else tensor.permute(self.order).flatten(2)).to(dtype)
 
     def unfold(self, folded: torch.Tensor) -> torch.Tensor:
         """As blocks know it."""
+        if self.whole:
+            numbers = folded.detach().contiguous().view(_WHOLE[folded.dtype.itemsize]).long()
+            return numbers[..., : numbers.shape[1]] if self.sizes else numbers.squeeze(2)
         if self.order == (0, 1, 2):
             return folded
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
@@ -196,10 +210,11 @@ def _take_out(backbone: nn.Module, blocks: Sequence[PassOn], passed: Sequence[Pa
 
     def give(*_: Any) -> Any:
         kept = {index: cast(dict[Place, torch.Tensor], blocks[index].kept) for index in behind}
-        found = [one.fold(kept[one.read[0][0]][one.read[0][1]]) for one in passed]
+        found = [(one, kept[one.read[0][0]][one.read[0][1]]) for one in passed]
         for several in kept.values():
             several.clear()
-        message = found[0] if len(found) == 1 else torch.cat([one.to(found[0].dtype) for one in found], dim=2)
+        folded = [one.fold(tensor, found[0][1].dtype) for one, tensor in found]
+        message = folded[0] if len(folded) == 1 else torch.cat(folded, dim=2)
         return BaseModelOutput(last_hidden_state=message)  # pyright: ignore
 
     backbone.register_forward_hook(give)

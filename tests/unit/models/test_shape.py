@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from shardwise.catalog.families.known import FAMILIES
@@ -14,6 +15,7 @@ from shardwise.models.anatomy import find_anatomy
 from shardwise.models.built import shape as module
 from shardwise.models.built.generic import bare_experts_of
 from shardwise.models.built.shape import built_shape
+from shardwise.models.stage import Passed
 from shardwise.programs import model_shape
 from shardwise.spec.model.shape import Matrix, ModelShape
 from shardwise.spec.support.attention import UNTOLD
@@ -65,13 +67,10 @@ def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
     assert ("documents" in found) == (kind not in UNTOLD)
 
 
-BESIDE = "its blocks are given what was made of tokens beside the residual stream"
-
-
 @pytest.mark.parametrize(
     ("kind", "stages", "slices"),
     [
-        ("deepseek_v4", f"{BESIDE}, in a form that stages do not send", "plan does not slice"),
+        ("zamba", "its blocks share weights", "no tensor parallel plan"),
         ("jetmoe", "its forward could not be followed without numbers", "no tensor parallel plan"),
     ],
 )
@@ -92,6 +91,16 @@ def test_what_stages_send_beside_the_stream_is_counted() -> None:
     said = refusal(method="full", layout=Layout(pp=2, schedule="zero_bubble"), model=found)
     used = "schedule zero_bubble is not trained for gemma3n_text, whose blocks use a weight twice"
     assert said == f"{used}; use schedule: 1f1b"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_whole_numbers_pass_between_stages_as_they_are(dtype: torch.dtype) -> None:
+    tokens, chosen = torch.tensor([[0, 65535, 2**31 - 1]]), torch.arange(9, dtype=torch.int32).view(1, 3, 3)
+    for sizes, sent in (((), tokens), ((16,), chosen)):
+        passed = Passed(sizes=sizes, order=(0, 1, 2), read=(), whole=True)
+        folded = passed.fold(sent, dtype)
+        assert folded.dtype == dtype and folded.shape[2] == passed.width
+        assert torch.equal(passed.unfold(torch.cat([folded[..., :0], folded], dim=2)), sent.long())
 
 
 @pytest.mark.parametrize("kind", installed(("dbrx", "longcat_flash")))

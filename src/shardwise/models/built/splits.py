@@ -24,7 +24,8 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
     refuse_unchained(anatomy, seen)
     if any(count > 1 for count in holders(anatomy.blocks).values()):
         raise UnsupportedError("its blocks share weights")
-    passed = tuple(_passed(seen, index) for index in range(len(blocks)))
+    chosen = getattr(anatomy.backbone.config, "index_topk", LENGTH)
+    passed = tuple(_passed(seen, index, chosen=chosen) for index in range(len(blocks)))
     held = {id(parameter) for block in anatomy.blocks for parameter in block.parameters()}
     of_ends = {id(p) for end in (anatomy.embedding, anatomy.head) for p in end.parameters()}
     before: list[str] = []
@@ -40,9 +41,9 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
     return StageEnds(before=tuple(before), behind=tuple(behind), passed=passed, returned=seen.returned)
 
 
-def _passed(seen: Seen, first: int) -> tuple[Passed, ...]:
+def _passed(seen: Seen, first: int, *, chosen: int) -> tuple[Passed, ...]:
     """What a stage that begins with block `first` is sent: the stream, and what was made of tokens
-    before that block and is given to it and those behind."""
+    before that block and is given to it and those behind. `chosen`: tokens that one may choose."""
     tensors: dict[int, torch.Tensor] = {0: seen.blocks[first].given}
     read: dict[int, list[tuple[int, Place]]] = {0: [(first, ())]}
     for index, block in enumerate(seen.blocks[first:], first):
@@ -50,17 +51,20 @@ def _passed(seen: Seen, first: int) -> tuple[Passed, ...]:
             ready = seen.of_tokens.get(id(tensor))
             if ready is None:
                 continue
-            if ready == CHANGED or not tensor.is_floating_point() or len(place) == 2:
+            if ready == CHANGED or len(place) == 2:
                 raise UnsupportedError(_UNSENT)
             if ready <= first and (len(place) < 3 or id(tensor) not in tensors):
                 # What a mapping holds is put into it once, for all blocks behind.
                 tensors[id(tensor)] = tensor
                 read.setdefault(id(tensor), []).append((index if len(place) < 3 else first, place))
-    return tuple(_form(tensor, tuple(read[key])) for key, tensor in tensors.items())
+    return tuple(_form(tensor, tuple(read[key]), chosen=chosen) for key, tensor in tensors.items())
 
 
-def _form(tensor: torch.Tensor, read: tuple[tuple[int, Place], ...]) -> Passed:
+def _form(tensor: torch.Tensor, read: tuple[tuple[int, Place], ...], *, chosen: int) -> Passed:
     shape = tensor.shape
+    if not tensor.is_floating_point() and shape[:2] == (BATCH, LENGTH) and len(shape) < 4:
+        sizes = tuple(chosen if size == LENGTH else size for size in shape[2:])
+        return Passed(sizes=sizes, order=(0, 1, 2), read=read, whole=True)
     if len(shape) < 3 or [*shape].count(BATCH) != 1 or [*shape].count(LENGTH) != 1:
         raise UnsupportedError(_UNSENT)
     others = [index for index, size in enumerate(shape) if size not in (BATCH, LENGTH)]
@@ -69,8 +73,9 @@ def _form(tensor: torch.Tensor, read: tuple[tuple[int, Place], ...]) -> Passed:
 
 
 def gives_more(seen: Seen) -> bool:
-    """Whether blocks are given what was made of tokens beside the residual stream."""
-    return any(id(tensor) in seen.of_tokens for block in seen.blocks for _, tensor in block.others)
+    """Whether blocks are given what was made of tokens before all of them, beside the stream."""
+    given = [one for block in seen.blocks[1:] for one in block.others]
+    return any(seen.of_tokens.get(id(tensor)) == 0 and len(place) == 1 for place, tensor in given)
 
 
 def refuse_unchained(anatomy: Anatomy, seen: Seen) -> None:

@@ -157,11 +157,14 @@ class _Watcher(TorchDispatchMode):
     def hooked(self, positions: torch.Tensor) -> Generator[None]:
         """Hooks on every block and leaf module, and stand-ins for attention and masks."""
         blocks = {id(block) for block in self._anatomy.blocks}
+        inside = {id(module) for block in self._anatomy.blocks for module in block.modules()}
         with ExitStack() as stack:
             for name, module in self._anatomy.model.named_modules():
                 if id(module) in blocks:
                     self._hook(stack, module, partial(self._enter_block, name), self._leave_block)
-                elif not any(True for _ in module.children()):
+                elif not [*module.children()] or (
+                    module._parameters and not inside & {id(m) for m in module.modules()}
+                ):
                     self._hook(stack, module, partial(self._enter_leaf, name), self._leave_leaf)
                 if name.rpartition(".")[2] == "experts" and not isinstance(module, nn.ModuleList):
                     module.forward = partial(_expert, module)  # of a family whose own code reads the routes
@@ -195,7 +198,7 @@ class _Watcher(TorchDispatchMode):
             self._block.made = made
             self._kept.append(made)
             read = self._block.read
-            self._block.others = [one for one in self._block.others if len(one[0]) < 3 or id(one[1]) in read]
+            self._block.others = [one for one in self._block.others if id(one[1]) in read]
         self._block = None
 
     def _enter_leaf(self, name: str, module: nn.Module, *_: Any) -> None:
@@ -260,7 +263,7 @@ class _Watcher(TorchDispatchMode):
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         if self._block is not None:
             told = frozenset(word for word, said in words.items() if said is not None)
-            self._block.read |= {id(key), id(value)}
+            self._block.read |= {id(key), id(value), *map(id, words.values())}
             mask = None if attention_mask is None else self._masks.get(attention_mask.untyped_storage()._cdata)
             self._block.attention.append(AttentionCall(mask=mask, words=told))
         self._mark(made)
