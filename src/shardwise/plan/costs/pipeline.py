@@ -58,10 +58,11 @@ def _beside(work: Work) -> float:
     return stages_per_rank(execution.layout.schedule) * execution.gradient_accumulation_steps * sum(every) / len(every)
 
 
-def recv_grad(scene: Scene) -> float:
-    """What a stage gave, as received: it stays while the blocks before its last go backward."""
-    layout, part = scene.work.execution.layout, scene.part
-    return 0 if part.is_last or len(part.span) == 1 or _splits(layout) else _bytes(scene.work, part.span.stop)
+def recv_grad(scene: Scene, *, last: bool = False) -> float:
+    """What a stage gave, as received; while its `last` block goes backward, but for the stream."""
+    work, part = scene.work, scene.part
+    stream = _bytes(work, 0) if last or len(part.span) == 1 else 0
+    return 0 if part.is_last or _splits(work.execution.layout) else _bytes(work, part.span.stop) - stream
 
 
 def _splits(layout: Layout) -> bool:
