@@ -8,7 +8,7 @@ from shardwise.api.plans.shapes import profiled
 from shardwise.plan import forecast_seen
 from shardwise.plan.costs.block import shared
 from shardwise.plan.costs.deferred_reduction import turns
-from shardwise.plan.costs.pipeline import messages
+from shardwise.plan.costs.pipeline import messages, recv_grad
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.work.in_flight import Flight, Scene
 from shardwise.spec.job.file import parse_job
@@ -119,7 +119,7 @@ def test_of_what_blocks_read_beside_the_stream_a_later_stage_has_what_it_is_sent
     done = work(asked, model, execution(Layout(pp=2), gradient_checkpointing="full"))
     first, last = (Scene(done, holding, Flight()) for holding in holdings_of(done))
     assert shared(first) == done.profiled(done.profile.shared) > 8 * shared(last)
-    assert messages(first) - messages(last) == 512 * 2 * model.hidden_size, "which its first block keeps"
+    assert messages(first) - 512 * 2 * model.hidden_size == messages(last) == recv_grad(first, last=True)
 
 
 def test_dropout_keeps_masks() -> None:
