@@ -201,8 +201,8 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
     misfit = misfit or stated.misfit_of_rotation(config.data, kinds=config.family.rotations, whole=whole)
     if config.family.pads and isinstance(padding, int) and not -plain.vocab <= padding < plain.vocab:
         misfit = misfit or f"pad_token_id is {padding}, and of the vocabulary's {plain.vocab} none is; write null"
-    if config.data.get("return_dict") is False:
-        misfit = misfit or "return_dict is False, and its code reads what its parts give by names; leave it out"
+    if not (named := config.data.get("return_dict", True)):
+        misfit = misfit or f"return_dict is {named}, and its code reads what its parts give by names; leave it out"
     return config.family.refine(plain), misfit or config.family.misfit(plain)
 
 

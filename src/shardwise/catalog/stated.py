@@ -48,10 +48,12 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
 
 def _uneven_kinds(data: dict[str, Any]) -> str | None:
     """By which list of kinds of blocks transformers would not build a model."""
-    for key in ("layer_types", "mlp_layer_types"):
+    # Of Llama 4, [] stands for its default.
+    last = () if data.get("model_type") == "llama4_text" and not data.get("no_rope_layers") else ("no_rope_layers",)
+    for key in ("layer_types", "mlp_layer_types", *last):
         kinds, layers = data.get(key), data.get("num_hidden_layers")
-        listed = len(cast(list[Any], kinds)) if isinstance(kinds, list) else layers
-        if type(layers) is int and listed != layers:
+        listed: Any = len(cast(list[Any], kinds)) if isinstance(kinds, list) else layers
+        if type(layers) is int and (listed < layers or (listed > layers and key not in last)):
             return f"{key} has {listed} entries, and num_hidden_layers is {layers}; write one entry for each block"
     return None
 
@@ -162,7 +164,7 @@ def misfit_of_rotation(stated: Mapping[str, Any], *, kinds: Sequence[str], whole
 
 def misfit_of_numbers(stated: Mapping[str, Any]) -> str:
     """Which rate, or which spread of new weights, no code of transformers takes."""
-    named = {key: stated[key] for key in ("attention_dropout", "initializer_range") if key in stated}
+    named = {k: stated[k] for k in ("attention_dropout", "initializer_range", "time_step_scale") if k in stated}
     for key, found in {**dict(rates(stated)), **named}.items():
         if not isinstance(found, int | float) or not 0 <= found <= (1 if "drop" in key else inf):
             return f"{key} is {quoted(found)}; expected a number from 0 {'to 1' if 'drop' in key else 'on'}"

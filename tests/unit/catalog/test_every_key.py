@@ -41,7 +41,6 @@ DIES = [
     ("deepseek_v3", {"num_attention_heads": 8}, "num_key_value_heads is 4; expected 8, as each head of this attention"),
     ("deepseek_v3", {"qk_rope_head_dim": 12}, "qk_rope_head_dim is 12 and head_dim 6; expected one even number"),
     ("qwen2", {"head_dim": None}, "head_dim is None; expected a whole number from 1"),
-    ("hunyuan_v1_dense", {"head_dim": None}, "head_dim is None; expected a whole number from 1"),
     ("deepseek_v2", {"qk_rope_head_dim": 3}, "qk_rope_head_dim is 3 and head_dim 3; expected one even number"),
     ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc'; expected one of greedy, group_limited_gr"),
     ("deepseek_v2", {"topk_method": "group_limited_greedy", "topk_group": 2}, "n_group is 1 and topk_group 2"),
@@ -52,7 +51,8 @@ DIES = [
     ("gemma2", {"final_logit_softcapping": 30}, "final_logit_softcapping is 30; expected a number such as 30.0 or "),
     ("mpt", {"attn_config": {"clip_qkv": 8}}, "attn_config.clip_qkv is 8; expected a number such as 8.0 or null"),
     ("llama", {"pad_token_id": 97}, "pad_token_id is 97, and of the vocabulary's 97 none is; write null"),
-    ("llama", {"return_dict": False}, "return_dict is False, and its code reads what its parts give by names; leave"),
+    ("llama", {"return_dict": None}, "return_dict is None, and its code reads what its parts give by names; leave it"),
+    ("smollm3", {"no_rope_layers": []}, "no_rope_layers has 0 entries, and num_hidden_layers is 2; write one entry"),
     ("bloom", {"attention_dropout": 2.0}, "attention_dropout is 2.0; expected a number from 0 to 1"),
     ("llama", {"initializer_range": -1.0}, "initializer_range is -1.0; expected a number from 0 on"),
     ("llama", {"rope_parameters": {"rope_type": "linear"}}, "factor is None beside rope_type linear; write the one"),
@@ -204,9 +204,9 @@ def test_the_language_model_of_a_model_of_text_and_images_is_asked_too():
         shape_from_data({"model_type": "gemma3", "text_config": part}, file="f")
 
 
-@pytest.mark.parametrize("key", ["layer_types", "mlp_layer_types"])
+@pytest.mark.parametrize("key", ["layer_types", "mlp_layer_types", "no_rope_layers"])
 def test_a_list_of_kinds_has_an_entry_for_each_block(key):
     assert shape_from_data({**few_layers("gpt_neo"), "num_layers": 1, "attention_layers": ["local"]}, file="f")
-    config = {**small_config("qwen3"), key: ["full_attention"] * 7, "num_hidden_layers": 2}
-    with pytest.raises(ModelError, match=f"^f: {key} has 7 entries, and num_hidden_layers is 2; write one"):
-        shape_from_data(config, file="f")
+    assert shape_from_data({**small_config("llama4_text"), "no_rope_layers": []}, file="f")
+    config = {**small_config("qwen3"), key: ["full_attention"], "num_hidden_layers": 2}
+    must_refuse(ModelError, f"^f: {key} has 1 entries, and num_hidden_layers", shape_from_data, config, file="f")

@@ -22,13 +22,16 @@ def of_one_block(scene: Scene) -> float:
     return work.tokens * saved + shared(scene) + work.of_block.remade
 
 
-def shared(scene: Scene) -> float:
-    """What all blocks share: rotary tables, and the mask where attention has one."""
+def shared(scene: Scene, *, of_first: float = 1.0) -> float:
+    """What all blocks share: rotary tables, and the mask where attention has one. `of_first`: share
+    of micro-batches in the first stage, which alone makes what a message has beside the stream."""
     work, length = scene.work, scene.work.job.data.max_length
-    if work.profile:
-        return work.profiled(work.profile.shared)
     # Sines and cosines of every sequence's own positions.
     rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * work.tokens
     # A boolean mask per sequence; kernels read it in the compute type (`costs/context.py`).
     numbers = work.types.compute if work.execution.layout.cp == 1 else 0
-    return rotary + (work.tokens * length * (1 + numbers) if work.setting.masked else 0)
+    made = rotary + (work.tokens * length * (1 + numbers) if work.setting.masked else 0)
+    if not work.profile:
+        return made
+    measured, first = work.profiled(work.profile.shared), of_first if scene.part.is_first else 0.0
+    return measured - (1 - first) * max(0, measured - made) * bool(work.model.passed)

@@ -4,7 +4,7 @@ from shardwise.plan.costs.autocast import kept_casts
 from shardwise.plan.costs.block import saved_by_blocks, shared
 from shardwise.plan.costs.loss import made_head_gradient, saved_by_head
 from shardwise.plan.rates import group_of
-from shardwise.plan.work import Alive, Scene, Work
+from shardwise.plan.work import Alive, Scene, Work, longest_round
 from shardwise.spec.layout.axes import Layout, stages_per_rank
 from shardwise.spec.model.stages import stage_blocks
 
@@ -15,9 +15,14 @@ _MESSAGES = 3
 
 def of_one_in_flight(scene: Scene) -> Alive:
     """What a stage keeps of one more micro-batch in flight, without what its head keeps."""
-    blocks = len(scene.part.span)
+    blocks, pairs, execution = len(scene.part.span), scene.flight.pairs, scene.work.execution
+    length = longest_round(execution.gradient_accumulation_steps, execution.layout.pp)
+    length = length if execution.layout.schedule == "interleaved" else pairs
+    # Rounds go through the first stage and the other of a rank in turn.
+    of_first = pairs // (2 * length) * length + min(length, pairs % (2 * length))
+    beside = shared(scene, of_first=(of_first - 1) / (pairs - 1))
     return {
-        "activations": (0 if scene.work.saves_on_host else saved_by_blocks(scene, blocks)) + shared(scene),
+        "activations": (0 if scene.work.saves_on_host else saved_by_blocks(scene, blocks)) + beside,
         "temporary": kept_casts(scene, blocks=blocks),
         "communication": _kept_messages(scene),
     }
@@ -37,26 +42,27 @@ def left_by_cut_backward(scene: Scene) -> float:
 
 def messages(scene: Scene) -> float:
     """Received and sent between pipeline stages for the micro-batch at work, and in flight."""
-    layout = scene.work.execution.layout
+    work, part = scene.work, scene.part
     # The gradient that left last is let go when the next message is sent.
-    left = scene.flight.gradients and not scene.part.is_first
-    beside = _beside(scene) * _of_largest(scene.work) if _splits(layout) else left * _received(scene)
+    left = _bytes(work, part.span.start) if scene.flight.gradients and not part.is_first else 0
+    beside = _beside(work) if _splits(work.execution.layout) else left
     return _kept_messages(scene) + beside
 
 
-def _beside(scene: Scene) -> int:
+def _beside(work: Work) -> float:
     """Messages that no stage keeps, of ranks with several stages or split backward: gloo reports no
     arrival, so one for each micro-batch and stage is kept to the end of a step."""
-    if scene.work.setting.cuda:
-        return _MESSAGES
-    execution = scene.work.execution
-    return stages_per_rank(execution.layout.schedule) * execution.gradient_accumulation_steps
+    every, execution = _between_stages(work), work.execution
+    if work.setting.cuda:
+        return _MESSAGES * max(every)
+    return stages_per_rank(execution.layout.schedule) * execution.gradient_accumulation_steps * sum(every) / len(every)
 
 
-def recv_grad(scene: Scene) -> float:
-    """What a stage gave, as received: it stays while the blocks before its last go backward."""
-    layout, part = scene.work.execution.layout, scene.part
-    return 0 if part.is_last or len(part.span) == 1 or _splits(layout) else _sent(scene)
+def recv_grad(scene: Scene, *, last: bool = False) -> float:
+    """What a stage gave, as received; while its `last` block goes backward, but for the stream."""
+    work, part = scene.work, scene.part
+    stream = _bytes(work, 0) if last or len(part.span) == 1 else 0
+    return 0 if part.is_last or _splits(work.execution.layout) else _bytes(work, part.span.stop) - stream
 
 
 def _splits(layout: Layout) -> bool:
@@ -64,29 +70,21 @@ def _splits(layout: Layout) -> bool:
 
 
 def _kept_messages(scene: Scene) -> float:
-    """What a stage received for a micro-batch, unless its first block keeps that itself and no
-    multiple of it, and what it made of it, both kept until the gradients have passed."""
-    part = scene.part
-    kept = not part.is_first and not _keeps_input_itself(scene.work)
-    return kept * _received(scene) + (not part.is_last) * _sent(scene)
+    """What a stage received for a micro-batch, less the stream if its first block keeps that itself
+    and no multiple of it, and what it made of it, both kept until the gradients have passed."""
+    work, part = scene.work, scene.part
+    received = _bytes(work, part.span.start) - _keeps_input_itself(work) * _bytes(work, 0)
+    return (not part.is_first) * received + (not part.is_last) * _bytes(work, part.span.stop)
 
 
-def _received(scene: Scene) -> float:
-    return _bytes(scene.work, scene.part.span.start)
-
-
-def _sent(scene: Scene) -> float:
-    return _bytes(scene.work, scene.part.span.stop)
-
-
-def _of_largest(work: Work) -> float:
-    """Of any message between stages."""
+def _between_stages(work: Work) -> list[float]:
+    """Of each message between stages."""
     stages = stage_blocks(work.model, num_stages=work.execution.layout.num_stages)
-    return max((_bytes(work, blocks.start) for blocks in stages[1:]), default=0.0)
+    return [_bytes(work, blocks.start) for blocks in stages[1:]]
 
 
 def _bytes(work: Work, first: int) -> float:
-    """Of what a stage is sent whose first block that is."""
+    """Of what a stage is sent whose `first` block that is; for 0, of the stream alone."""
     return work.tokens * work.model.message(first) * work.types.compute
 
 
@@ -99,4 +97,4 @@ def _keeps_input_itself(work: Work) -> bool:
 def send_seconds(work: Work) -> float:
     """Seconds until a micro-batch's stream has reached the next stage; each tp rank sends all."""
     pipe = group_of(work.cluster, work.execution.layout, "pp")
-    return pipe.message(_of_largest(work))
+    return pipe.message(max(_between_stages(work), default=0.0))

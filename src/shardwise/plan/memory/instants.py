@@ -42,6 +42,7 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
         if scene.work.sharded and part.trained_head and not part.inventory.tied:
             yield "reduction of the head", _alive(scene, "earlier", during, _reduction_of_head(scene))
     at_last = _backward_of_later_block(scene, blocks=1, behind=head)
+    at_last["communication"] += pipeline.recv_grad(scene, last=True)
     yield f"backward of layer {last}", _alive(scene, "head", during, at_last)
     if len(part.span) > 2 and scene.work.sharded:
         yield f"backward of layer {last - 1}", _alive(scene, "last", during, _backward_of_middle_block(scene))
@@ -52,8 +53,7 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
         yield "backward of the embedding", _alive(scene, "every", during, _backward_of_embedding(scene))
     # After the last backward nothing is in flight.
     between = inputs(scene)
-    summed: Alive = {"communication": all_reduce_buffer(scene)}
-    yield "sum of gradients over replicas", _alive(scene, "all", between, summed)
+    yield "sum of gradients over replicas", _alive(scene, "all", between, {"communication": all_reduce_buffer(scene)})
     yield "optimizer step", _alive(scene, "all", between, {"temporary": step_temporaries(scene)})
     yield "exchange of new weights", _alive(scene, "buckets", between, {"communication": all_gather_buffer(scene)})
     if scene.work.evaluates:
@@ -280,5 +280,4 @@ def _saving(scene: Scene) -> Alive:
     """Trained tensors are brought together one at a time."""
     work, tp = scene.work, scene.work.execution.layout.tp
     # Slices and shards are gathered for the file, one weight after the other.
-    largest = scene.part.largest_trained * tp
-    return {"temporary": largest * work.types.trainable if work.sharded or tp > 1 else 0}
+    return {"temporary": scene.part.largest_trained * tp * work.types.trainable if work.sharded or tp > 1 else 0}

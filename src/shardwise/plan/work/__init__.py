@@ -4,7 +4,7 @@
 
 from shardwise.plan.work.activations import made_again
 from shardwise.plan.work.block_bytes import BlockBytes
-from shardwise.plan.work.in_flight import Alive, Flight, Scene, flights, pairs_in_flight
+from shardwise.plan.work.in_flight import Alive, Flight, Scene, flights, longest_round, pairs_in_flight
 from shardwise.plan.work.inventory import Inventory, Outer, Unit, take_inventory
 from shardwise.plan.work.margins import context_bytes, ends, workspace_bytes
 from shardwise.plan.work.parts import RankPart, parts
