@@ -9,6 +9,7 @@ from shardwise.catalog.families.family import LOGIT_TRANSFORMS
 from shardwise.catalog.stated import dropped
 from shardwise.errors import UnsupportedError
 from shardwise.models.wrapper import find_inside, text_config
+from shardwise.spec.support.splits import GATHERED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +103,10 @@ def find_blocks(backbone: nn.Module, *, num_layers: int | None) -> nn.ModuleList
     )
 
 
+#: Styles of matrices between which their results are gathered, as if they were not.
+_GATHERED = {"colwise_gather_output": "colwise", "rowwise_split_input": "rowwise"}
+
+
 def tensor_plan(config: Any) -> dict[str, str]:
     """How tensor parallelism slices the modules of a block: name inside the block -> transformers'
     style. Raises UnsupportedError: there is no plan of the blocks, nor one of their experts."""
@@ -109,7 +114,8 @@ def tensor_plan(config: Any) -> dict[str, str]:
     # Embedding and head are sliced by rows here, whatever is said. A module stays whole of which a
     # plan slices parameters beside its matrices, such as a score for each head.
     named = {name: style for name, style in stated.items() if stated.get(name.rpartition(".")[0]) != "local_params"}
-    plan = {inside: style for name, style in named.items() if (inside := name.partition(".*.")[2])}
+    sliced = _GATHERED if config.model_type in GATHERED else {}
+    plan = {name.partition(".*.")[2]: sliced.get(style, style) for name, style in named.items() if ".*." in name}
     if not plan and not getattr(config, "base_model_ep_plan", None):
         raise UnsupportedError(
             f"{config.model_type} has no tensor parallel plan of its blocks in transformers; write tp: 1, or use fsdp"

@@ -124,6 +124,10 @@ def test_every_family_computes_the_same_in_slices() -> None:
     run_world(2, compare_slices, 2, DENSE, {})
 
 
+def test_norms_of_all_heads_compute_the_same_in_slices() -> None:
+    run_world(2, compare_slices, 2, ("cohere",), {"use_qk_norm": True})
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_four_slices_with_biases_and_tied_weights(tied) -> None:
     changes = {"num_key_value_heads": 4, "tie_word_embeddings": tied, "attention_bias": True, "mlp_bias": True}
