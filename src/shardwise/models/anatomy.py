@@ -103,10 +103,6 @@ def find_blocks(backbone: nn.Module, *, num_layers: int | None) -> nn.ModuleList
     )
 
 
-#: Styles of matrices between which their results are gathered, as if they were not.
-_GATHERED = {"colwise_gather_output": "colwise", "rowwise_split_input": "rowwise"}
-
-
 def tensor_plan(config: Any) -> dict[str, str]:
     """How tensor parallelism slices the modules of a block: name inside the block -> transformers'
     style. Raises UnsupportedError: there is no plan of the blocks, nor one of their experts."""
@@ -114,8 +110,9 @@ def tensor_plan(config: Any) -> dict[str, str]:
     # Embedding and head are sliced by rows here, whatever is said. A module stays whole of which a
     # plan slices parameters beside its matrices, such as a score for each head.
     named = {name: style for name, style in stated.items() if stated.get(name.rpartition(".")[0]) != "local_params"}
-    sliced = _GATHERED if config.model_type in GATHERED else {}
-    plan = {name.partition(".*.")[2]: sliced.get(style, style) for name, style in named.items() if ".*." in name}
+    plan = {inside: style for name, style in named.items() if (inside := name.partition(".*.")[2])}
+    if config.model_type in GATHERED:
+        plan = {name: style.partition("_")[0] for name, style in plan.items()}
     if not plan and not getattr(config, "base_model_ep_plan", None):
         raise UnsupportedError(
             f"{config.model_type} has no tensor parallel plan of its blocks in transformers; write tp: 1, or use fsdp"

@@ -325,7 +325,7 @@ def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, .
 def local_windows(parameter: torch.Tensor, parts: PartsOfRows | None) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The same of each stretch of rows, where some are sliced part by part (else `parts` is None)."""
     offsets, lengths = local_window(parameter)
-    if parts is None or parameter.shape[0] != sum(parts[0]):
+    if parts is None or parameter.shape[:1] != (sum(parts[0]),):
         return [(offsets, lengths)]
     spans = rows_of_parts(parts, offsets[0], lengths[0])
     return [((first, *offsets[1:]), (count, *lengths[1:])) for first, count in spans]

@@ -231,9 +231,8 @@ def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer, parts: Sequ
         else:
             slicer.slice(module, placements, once=["bias"] if style == "rowwise" else [])
             if "scales" in placements:
-                quantised: Any = module
-                mesh, dim = slicer.mesh, 0 if style == "colwise" else 1
-                quantised.take_slice(dim, index=mesh.get_local_rank(), degree=mesh.size(), parts=parts)
+                here = {"index": slicer.mesh.get_local_rank(), "degree": slicer.mesh.size()}
+                cast(Any, module).take_slice(0 if style == "colwise" else 1, **here, parts=parts)
 
 
 def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:

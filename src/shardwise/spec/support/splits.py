@@ -31,7 +31,7 @@ TENSOR_FAMILIES = (
 
 #: Families whose transformers' plans gather what a slice of a matrix gave, and slice what the next
 #: reads: because parts are fused in one matrix, or a norm goes over all heads. Here neither is.
-GATHERED = ("glm", "glm4", "olmo2", "olmo3", "phi3")
+GATHERED = ("flex_olmo", "glm", "glm4", "olmo2", "olmo3", "olmo_hybrid", "phi3")
 
 #: Families of the catalogue whose sequences are not cut in parts (context parallelism): their code
 #: in transformers compares positions in attention itself, or caps its scores. Gemma 4's gradients
