@@ -29,7 +29,7 @@ from shardwise.models.nf4_experts import ELEMENTS, SCALES, NF4Stack, stack_named
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
 from shardwise.models.wrapper import auto_class, text_config
 from shardwise.spec.job.rope import RopeScaling
-from shardwise.spec.layout.axes import PartsOfRows, rows_of_parts, rows_of_shard
+from shardwise.spec.layout.axes import rows_of_parts, rows_of_shard
 
 #: Base name -> base names of everything that starts as the same tensor.
 Kin = dict[str, list[str]]
@@ -322,7 +322,7 @@ def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, .
     return tuple(offsets), tuple(lengths)
 
 
-def local_windows(parameter: torch.Tensor, parts: PartsOfRows | None) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def local_windows(parameter: torch.Tensor, parts: Any) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The same of each stretch of rows, where some are sliced part by part (else `parts` is None)."""
     offsets, lengths = local_window(parameter)
     if parts is None or parameter.shape[:1] != (sum(parts[0]),):

@@ -6,6 +6,8 @@ embedding           each rank looks up the ids of its rows; results are summed
 first block         each rank keeps its part of the sequence, for residuals and norms
 attention and MLP   the sequence is gathered before, and reduce-scattered after
 experts             the sequence is gathered before; each rank has some, whose results are summed
+fused matrices      each rank has rows of each part: of queries, keys and values; of gate and up
+norms of all heads  each rank has its heads, and the mean over all ranks
 what is not sliced  the sequence is gathered before; each rank keeps its part of what all compute
 final norm          the sequence is gathered after
 head                each rank has logits of its rows, which the loss compares (`Rows`) or gathers

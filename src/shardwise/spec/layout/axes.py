@@ -291,13 +291,9 @@ def rows_of_shard(rows: int, *, degree: int, index: int) -> int:
     return max(0, min(chunk, rows - index * chunk))
 
 
-#: Of what is sliced part by part: the rows of each part, and in how many slices.
-PartsOfRows = tuple[Sequence[int], int]
-
-
-def rows_of_parts(parts: PartsOfRows, first: int, count: int) -> Iterator[tuple[int, int]]:
+def rows_of_parts(parts: tuple[Sequence[int], int], first: int, count: int) -> Iterator[tuple[int, int]]:
     """Where rows, in the order of slices, stand in the whole: the first and the number of each
-    stretch of them."""
+    stretch. `parts`: the rows of each part, of which a slice has some, and how many slices."""
     sizes, degree = parts
     for index, (end, size) in product(range(degree), zip(accumulate(sizes), sizes, strict=True)):
         share = size // degree

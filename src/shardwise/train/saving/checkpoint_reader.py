@@ -46,13 +46,11 @@ class TensorShard:
         return {"name": self.name, "shape": list(self.shape), "dtype": type_name(self.local.dtype), **window}
 
 
-def pieces(
-    name: str, tensor: torch.Tensor, *, local: torch.Tensor | None = None, of: torch.Tensor | None = None
-) -> list[TensorShard]:
+def pieces(name: str, tensor: torch.Tensor, *, local: Any = None, of: Any = None) -> list[TensorShard]:
     """The local part of a plain or sharded tensor, or of one with the same shape and placement, in
     stretches of rows; `of`: the parameter that it belongs to."""
     windows = local_windows(tensor, getattr(tensor if of is None else of, "parts_of_rows", None))
-    part = local_part(tensor) if local is None else local.detach()
+    part: torch.Tensor = local_part(tensor) if local is None else local.detach()
     split = part.split([lengths[0] for _, lengths in windows]) if windows[1:] else [part]
     return [
         TensorShard(name=name, key=f"{name}#{n}" if n else name, shape=tuple(tensor.shape), offsets=offsets, local=own)
