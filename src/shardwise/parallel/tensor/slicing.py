@@ -136,15 +136,13 @@ def _slice_block(
     named = dict(block.named_modules())
     routers = {name: module for name, module in named.items() if module in experts}
     for name, style in sliced.items():
-        module, beside_experts = named[name], _is_inside(name, routers)
+        module, parts = named[name], ()
         if style == "rowwise":
-            _slice_linear(module, style, slicer=slicer)
-            _after(module, moves.sum_to_whole if beside_experts else moves.sum_to_sequence)
-            continue
-        rows = module.get_parameter("weight").shape[0]
-        if norm := named.get(name.replace("_proj", "_norm")):
+            _after(module, moves.sum_to_whole if _is_inside(name, routers) else moves.sum_to_sequence)
+        else:
+            rows, norm = module.get_parameter("weight").shape[0], named.get(f"{name.removesuffix('_proj')}_norm")
+            parts = _parts(name, rows, around=named[_around(name)], degree=slicer.mesh.size())
             _slice_norm(norm, rows=rows, slicer=slicer, moves=moves)
-        parts = _parts(name, rows, around=named[_around(name)], degree=slicer.mesh.size())
         _slice_linear(module, style, slicer=slicer, parts=parts)
     gather = partial(moves.gather_sequence, sliced_after=True)
     # Gathered once for all layers that read the same input.
@@ -197,10 +195,10 @@ def _parts(name: str, rows: int, *, around: nn.Module, degree: int) -> tuple[int
     return rows - 2 * keys, keys, keys
 
 
-def _slice_norm(norm: nn.Module, *, rows: int, slicer: Slicer, moves: Moves) -> None:
+def _slice_norm(norm: nn.Module | None, *, rows: int, slicer: Slicer, moves: Moves) -> None:
     """Slices a norm that weighs all rows of what it reads. One that goes over them as a whole is a
     root-mean-square norm, and has the mean of all ranks; else each head has a mean of its own."""
-    for one in [module for module in norm.modules() if "weight" in module._parameters]:
+    for one in [module for module in norm.modules() if "weight" in module._parameters] if norm else ():
         weight = one.get_parameter("weight")
         if weight.numel() == rows:
             if weight.ndim == 1:
