@@ -323,7 +323,7 @@ def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def local_windows(parameter: torch.Tensor, parts: Any) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The same of each stretch of rows, where some are sliced part by part (else `parts` is None)."""
+    """The same of each stretch of rows; `parts`: as `rows_of_parts` has them, or None."""
     offsets, lengths = local_window(parameter)
     if parts is None or parameter.shape[:1] != (sum(parts[0]),):
         return [(offsets, lengths)]
