@@ -9,6 +9,7 @@ from shardwise.catalog.families.family import LOGIT_TRANSFORMS
 from shardwise.catalog.stated import dropped
 from shardwise.errors import UnsupportedError
 from shardwise.models.wrapper import find_inside, text_config
+from shardwise.spec.support.splits import GATHERED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,8 @@ def tensor_plan(config: Any) -> dict[str, str]:
     # plan slices parameters beside its matrices, such as a score for each head.
     named = {name: style for name, style in stated.items() if stated.get(name.rpartition(".")[0]) != "local_params"}
     plan = {inside: style for name, style in named.items() if (inside := name.partition(".*.")[2])}
+    if config.model_type in GATHERED:
+        plan = {name: style.partition("_")[0] for name, style in plan.items()}
     if not plan and not getattr(config, "base_model_ep_plan", None):
         raise UnsupportedError(
             f"{config.model_type} has no tensor parallel plan of its blocks in transformers; write tp: 1, or use fsdp"

@@ -29,7 +29,7 @@ from shardwise.models.nf4_experts import ELEMENTS, SCALES, NF4Stack, stack_named
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
 from shardwise.models.wrapper import auto_class, text_config
 from shardwise.spec.job.rope import RopeScaling
-from shardwise.spec.layout.axes import rows_of_shard
+from shardwise.spec.layout.axes import rows_of_parts, rows_of_shard
 
 #: Base name -> base names of everything that starts as the same tensor.
 Kin = dict[str, list[str]]
@@ -322,20 +322,30 @@ def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, .
     return tuple(offsets), tuple(lengths)
 
 
+def local_windows(parameter: torch.Tensor, parts: Any) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The same of each stretch of rows; `parts`: as `rows_of_parts` has them, or None."""
+    offsets, lengths = local_window(parameter)
+    if parts is None or parameter.shape[:1] != (sum(parts[0]),):
+        return [(offsets, lengths)]
+    spans = rows_of_parts(parts, offsets[0], lengths[0])
+    return [((first, *offsets[1:]), (count, *lengths[1:])) for first, count in spans]
+
+
 def _fill(place: _Place, *, device: torch.device, read: Read) -> torch.Tensor | None:
     """Gives a parameter its values; `bounds_of` what was read, None if this rank keeps nothing."""
-    old = place.parameter
-    offsets, lengths = local_window(old)
+    old, bounds = place.parameter, None
     # Not DTensor.from_local, which moves its part to the mesh's device: it may belong on the host.
     value = torch.empty_like(old.detach(), device=device)
     local = value.to_local() if isinstance(value, DTensor) else value
-    bounds = None
+    parts = getattr(place.holders[0][0], "parts_of_rows", None)
     if local.numel():
         # Moved in the file's type: torch would cast on the processor, then send the larger one.
-        part = read(offsets=offsets, lengths=lengths).to(device)
+        found = [read(offsets=at, lengths=size).to(device) for at, size in local_windows(old, parts)]
+        part = torch.cat(found) if found[1:] else found[0]
         local.copy_(part)
         bounds = bounds_of(part)
     new = nn.Parameter(value, requires_grad=old.requires_grad)
+    vars(new)["parts_of_rows"] = parts
     for module, attribute in place.holders:
         module._parameters[attribute] = new
     return bounds

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.wrapper import find_inside
+from shardwise.spec.layout.axes import rows_of_parts
 from shardwise.spec.support.rows import NF4_BLOCK, NF4_GROUP
 
 #: Elements that are quantised at once.
@@ -40,17 +41,20 @@ class NF4Linear(nn.Linear):
         self.scales = _bytes(rows, columns)
         self.bias = linear.bias
         self.register_buffer("levels", torch.zeros(-(-rows * columns // NF4_GROUP) + 1), persistent=False)
-        self._here = [slice(None), slice(None)]
+        self._here = [(slice(None), slice(None))]
 
-    def take_slice(self, dim: int, *, index: int, degree: int) -> None:
-        """Slices weight and scales: `index` of `degree`, by rows (0) or columns (1) of blocks."""
+    def take_slice(self, dim: int, *, index: int, degree: int, parts: Sequence[int] = ()) -> None:
+        """Slices weight and scales: `index` of `degree`, by rows (0) or columns (1) of blocks;
+        `parts`: of rows that are sliced part by part."""
         size, left = divmod(self.scales.shape[dim], degree)
         if left or not self._aligned:
             raise UnsupportedError(
                 f"tp = {degree} would cut blocks of {NF4_BLOCK} quantised elements of a matrix of "
                 f"{self.out_features} x {self.in_features}; use fsdp"
             )
-        self._here[dim] = slice(index * size, (index + 1) * size)
+        spans = rows_of_parts((parts or (size * degree,), degree), index * size, size)
+        here = [slice(first, first + count) for first, count in spans]
+        self._here = [(slice(None), span) if dim else (span, slice(None)) for span in here]
 
     def quantise(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """The whole weight and scales for a matrix [out_features, in_features]; sets the levels."""
@@ -62,7 +66,8 @@ class NF4Linear(nn.Linear):
         """The matrix [out_features, in_features] or this rank's slice, of its weight and scales."""
         rows, columns = self._blocks
         levels, offset = levels_of(self.levels, blocks=rows * columns)
-        here = levels.view(rows, columns)[tuple(self._here)], offset
+        found = [levels.view(rows, columns)[span] for span in self._here]
+        here = torch.cat(found) if found[1:] else found[0], offset
         shape = (len(scales), scales.shape[1] * NF4_BLOCK) if self._aligned else (self.out_features, self.in_features)
         return dequantised_blocks(weight, scales, here, shape=shape, dtype=self.dtype)
 

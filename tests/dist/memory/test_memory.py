@@ -100,7 +100,8 @@ def must_be_forecast(job: Job, chosen: Execution, root: Path) -> list[Bytes]:
 
 
 @pytest.mark.parametrize(
-    ("method", "model", "precision"), [("full", "deep tied", "fp32"), ("lora", "deep untied", "mixed")]
+    ("method", "model", "precision"),
+    [("full", "deep tied", "fp32"), ("full", "olmo2", "bf16"), ("lora", "phi3", "mixed")],
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ranks_of_products_hold_what_is_forecast(layout, model, method, precision, make_job, tmp_path) -> None:

@@ -98,6 +98,7 @@ def test_a_variant_starts_as_peft_starts_it(variant, model, make_job, tmp_path) 
 PAIRS = [
     *(("all ends", "tied", cell) for cell in CELLS),
     *(("dora", "untied", cell) for cell in ("ddp(2)", "zero1(3)", "fsdp(4)", "tp(2)", "fsdp(2) x tp(2)")),
+    *((variant, "phi3", cell) for variant in ("dora", "all ends") for cell in ("tp(2)", "fsdp(2) x tp(2)")),
     *(("head", "tied", cell) for cell in ("fsdp(4)", "tp(2)", "1f1b(2) x tp(2)", "mp(2)")),
     *(("embedding", "tied", cell) for cell in ("hsdp(2 x 2)", "tp(2)", "1f1b(2) x tp(2)", "mp(2)")),
     *(("norms", "untied", cell) for cell in ("zero2(2)", "tp(2)")),

@@ -47,6 +47,8 @@ OF_OTHERS = {"tp(2)": "qwen2", "fsdp(2) x tp(2)": "qwen3", "1f1b(2) x tp(2)": "q
 SLICED = [(method, model, cell) for cell in SLICES if cell != "tp(4)" for method, model in PAIRS]
 SLICED += [(method, model, cell) for cell, model in OF_OTHERS.items() for method in ("full", "lora")]
 SLICED += [(method, "four key-value heads", "tp(4)") for method in ("full", "lora")]
+SLICED += [(method, of, cell) for of in ("phi3", "olmo2") for method in ("full", "lora") for cell in [*SLICES][:7]]
+SLICED += [("qlora", "wide phi3", "tp(2)"), ("qlora", "wide phi3", "fsdp(2) x tp(2)")]
 
 
 @pytest.mark.parametrize(("method", "model", "cell"), SLICED)

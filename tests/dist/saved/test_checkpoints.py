@@ -66,11 +66,13 @@ MOVES += [(*pair, "full") for pair in (("fsdp4", "single"), ("ddp", "hsdp"), ("z
 MOVES += [(*pair, "full") for pair in (("fsdp", "zero1"), ("zero1 x tp", "fsdp4"), ("fsdp x tp", "zero1 x tp"))]
 MOVES += [(*pair, method) for method in ("full", "qlora") for pair in (("cp", "fsdp"), ("fsdp", "cp"))]
 MOVES += [(*pair, "lora") for pair in (("fsdp x cp", "tp"), ("1f1b", "fsdp x cp"))]
+MOVES += [(*pair, "phi3") for pair in permutations(("single", "tp", "fsdp x tp", "zero1 x tp"), 2)]
 
 
 @pytest.mark.parametrize(("before", "after", "method"), MOVES)
 def test_a_checkpoint_loads_under_another_layout(before, after, method, single, make_job, tmp_path) -> None:
-    job = make_job("wide" if method == "qlora" else "tied", method=method, train={"max_steps": 15})
+    how = METHODS["dora and dropout"] | {"lora": DORA} if method == "phi3" else {"method": method}
+    job = make_job({"qlora": "wide", "phi3": "phi3"}.get(method, "tied"), train={"max_steps": 15}, **how)
     resumed = move(job, tmp_path / "moved", LAYOUTS[before], LAYOUTS[after], at=5)[0]
     assert relative(single(job).series("loss"), resumed.series("loss")) <= 1e-6
 

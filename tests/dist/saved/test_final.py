@@ -109,7 +109,7 @@ CHUNKS = spread(Layout(pp=2, schedule="interleaved"), micros=4)
 @pytest.mark.parametrize(
     "chosen", [FSDP, STAGES, CHUNKS, SLICES], ids=["fsdp", "fsdp x pp", "interleaved", "fsdp x tp"]
 )
-@pytest.mark.parametrize("model", ["deep untied", "deep tied"])
+@pytest.mark.parametrize("model", ["deep untied", "deep tied", "phi3"])
 def test_a_full_model_loads_with_from_pretrained(model, chosen, make_job, tmp_path) -> None:
     finished = final, *_ = finish(make_job(model, train={"max_steps": 3}), tmp_path, chosen, shard_bytes=40_000)
     assert (final / "model.safetensors.index.json").is_file(), "the small limit should give several weight files"
@@ -188,8 +188,7 @@ def test_weights_are_saved_in_the_type_asked_for_or_of_the_source(method, asked,
 
 @pytest.mark.parametrize(
     ("method", "model", "chosen"),
-    [("lora", "untied", FSDP), ("lora", "untied", STAGES), ("lora", "untied", SLICES), ("qlora", "wide", SLICES)],
-    ids=["fsdp", "fsdp x pp", "fsdp x tp", "qlora, fsdp x tp"],
+    [*(("lora", of, one) for of in ("untied", "phi3") for one in (FSDP, STAGES, SLICES)), ("qlora", "wide", SLICES)],
 )
 def test_peft_and_bitsandbytes_load_an_adapter(method, model, chosen, make_job, models, tmp_path, monkeypatch) -> None:
     final, _, loss = finish(make_job(model, method=method, train={"max_steps": 3}), tmp_path, chosen)

@@ -18,8 +18,6 @@ from shardwise.spec.model.shape import Matrix, Norm, Reads
 
 #: By which attributes modules and configurations say how many experts a token is routed to.
 _ACTIVE = ("num_experts_per_tok", "top_k", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "num_selects")
-#: What transformers' tensor-parallel plans call a matrix whose rows, or columns, are sliced.
-_BY_ROWS, _BY_COLUMNS = ("colwise",), ("rowwise",)
 Part = Matrix | Norm
 
 
@@ -142,8 +140,8 @@ def _joined(name: str, key: str) -> str:
 def reads_by_plan(name: str, plan: Mapping[str, str]) -> Reads:
     """The role of a matrix as far as tensor parallelism needs it, by transformers' plan."""
     style, attends = plan.get(name, ""), "mlp" not in name and "expert" not in name and "feed_forward" not in name
-    if style in _BY_ROWS:
+    if style == "colwise":  # rows of the weight
         return "attention_input" if attends else "mlp_input"
-    if style in _BY_COLUMNS:
+    if style == "rowwise":
         return "attention_output" if attends else "mlp_product"
     return "other"

@@ -6,6 +6,8 @@ embedding           each rank looks up the ids of its rows; results are summed
 first block         each rank keeps its part of the sequence, for residuals and norms
 attention and MLP   the sequence is gathered before, and reduce-scattered after
 experts             the sequence is gathered before; each rank has some, whose results are summed
+fused matrices      each rank has rows of each part: of queries, keys and values; of gate and up
+norms of all heads  each rank has its heads, and the mean over all ranks
 what is not sliced  the sequence is gathered before; each rank keeps its part of what all compute
 final norm          the sequence is gathered after
 head                each rank has logits of its rows, which the loss compares (`Rows`) or gathers
@@ -17,6 +19,7 @@ Gradients of replicated parameters are partial sums: FSDP2 sums them at each bac
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -130,12 +133,17 @@ def _slice_head(head: nn.Module, *, compares: bool, slicer: Slicer, moves: Moves
 def _slice_block(
     block: nn.Module, sliced: Mapping[str, str], *, experts: Mapping[nn.Module, nn.Module], slicer: Slicer, moves: Moves
 ) -> None:
-    routers = {name: module for name, module in block.named_modules() if module in experts}
+    named = dict(block.named_modules())
+    routers = {name: module for name, module in named.items() if module in experts}
     for name, style in sliced.items():
-        module, beside_experts = block.get_submodule(name), _is_inside(name, routers)
-        _slice_linear(module, style, slicer=slicer)
+        module, parts = named[name], ()
         if style == "rowwise":
-            _after(module, moves.sum_to_whole if beside_experts else moves.sum_to_sequence)
+            _after(module, moves.sum_to_whole if _is_inside(name, routers) else moves.sum_to_sequence)
+        else:
+            rows, norm = module.get_parameter("weight").shape[0], named.get(f"{name.removesuffix('_proj')}_norm")
+            parts = _parts(name, rows, around=named[_around(name)], degree=slicer.mesh.size())
+            _slice_norm(norm, rows=rows, slicer=slicer, moves=moves)
+        _slice_linear(module, style, slicer=slicer, parts=parts)
     gather = partial(moves.gather_sequence, sliced_after=True)
     # Gathered once for all layers that read the same input.
     groups = {_around(name) for name, style in sliced.items() if style == "colwise" and not _is_inside(name, routers)}
@@ -174,7 +182,37 @@ def _sliced_modules(block: nn.Module, plan: Mapping[str, str]) -> dict[str, str]
     return {name: style for name, style in found.items() if both[_around(name)] == len(SLICES)}
 
 
-def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer) -> None:
+def _parts(name: str, rows: int, *, around: nn.Module, degree: int) -> tuple[int, ...]:
+    """Rows of the parts of a matrix, of each of which a slice has some; () where it is one. Code
+    that takes queries, keys and values apart counts a rank's heads from here on."""
+    if not name.endswith("qkv_proj"):
+        return (rows // 2, rows // 2) if name.endswith("gate_up_proj") else ()
+    attention: Any = around
+    keys = attention.num_key_value_heads * attention.head_dim
+    attention.config = copy(attention.config)
+    attention.config.num_attention_heads //= degree
+    attention.num_key_value_heads //= degree
+    return rows - 2 * keys, keys, keys
+
+
+def _slice_norm(norm: nn.Module | None, *, rows: int, slicer: Slicer, moves: Moves) -> None:
+    """Slices a norm that weighs all rows of what it reads. One that goes over them as a whole is a
+    root-mean-square norm, and has the mean of all ranks; else each head has a mean of its own."""
+    for one in [module for module in norm.modules() if "weight" in module._parameters] if norm else ():
+        weight = one.get_parameter("weight")
+        if weight.numel() == rows:
+            if weight.ndim == 1:
+                one.forward = partial(_norm_over_ranks, one, moves)
+            slicer.slice(one, {"weight": _ROWS})
+
+
+def _norm_over_ranks(norm: nn.Module, moves: Moves, part: Tensor) -> Tensor:
+    its, wide = cast(Any, norm), part.float()
+    mean = moves.sum_to_whole(wide.pow(2).mean(-1, keepdim=True)) / moves.mesh.size()
+    return (its.weight * (wide * torch.rsqrt(mean + its.variance_epsilon))).to(part.dtype)
+
+
+def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer, parts: Sequence[int] = ()) -> None:
     for name, module in wrapped.named_modules():
         parameters = [key for key, parameter in module._parameters.items() if parameter is not None]
         if not parameters:
@@ -186,14 +224,15 @@ def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer) -> None:
                 "version; train LoRA or DoRA adapters of linear layers, or use tp: 1"
             )
         placements = {key: SLICES[style][part + key] for key in parameters}
+        if parts and part != "A.":
+            vars(module)["parts_of_rows"] = parts, slicer.mesh.size()
         if part == "M.":
             slice_magnitudes(module, placements, layer=wrapped, slicer=slicer)
         else:
             slicer.slice(module, placements, once=["bias"] if style == "rowwise" else [])
             if "scales" in placements:
-                quantised: Any = module
-                mesh, dim = slicer.mesh, 0 if style == "colwise" else 1
-                quantised.take_slice(dim, index=mesh.get_local_rank(), degree=mesh.size())
+                here = {"index": slicer.mesh.get_local_rank(), "degree": slicer.mesh.size()}
+                cast(Any, module).take_slice(0 if style == "colwise" else 1, **here, parts=parts)
 
 
 def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:

@@ -251,7 +251,10 @@ def _block(kind: ModelShape, method: Method, lora: LoraSpec | None, *, experts: 
     for matrix in kind.matrices:
         tensors += _matrix(matrix, method=method, cut=matrix.sliced_by, experts=experts)
     unlisted = Norm(name="norms", size=kind.norm_parameters_per_layer, width=kind.hidden_size)
-    tensors += _norms(kind.norms or (unlisted,), method=method)
+    # A norm over all heads is sliced with what it reads.
+    read = {f"{m.name.removesuffix('_proj')}_norm": m.rows for m in kind.matrices if m.sliced_by == "rows"}
+    norms = _norms(kind.norms or (unlisted,), method=method)
+    tensors += [replace(one, cut="rows" if read.get(one.name) == one.rows else None) for one in norms]
     if lora is not None:
         tensors += [*adapters.copies(tensors, lora)]
         for matrix in kind.matrices:

@@ -1,7 +1,9 @@
 """Layout: how a job is spread over GPUs, and ranks to coordinates, for planner and trainer."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import accumulate, product
 from math import prod
 from typing import Any, Literal, Self
 
@@ -287,6 +289,18 @@ def rows_of_shard(rows: int, *, degree: int, index: int) -> int:
     """Rows of one tensor on one rank, as `torch.chunk` gives them out."""
     chunk = -(-rows // degree)
     return max(0, min(chunk, rows - index * chunk))
+
+
+def rows_of_parts(parts: tuple[Sequence[int], int], first: int, count: int) -> Iterator[tuple[int, int]]:
+    """Where rows, in the order of slices, stand in the whole: the first and the number of each
+    stretch. `parts`: the rows of each part, of which a slice has some, and how many slices."""
+    sizes, degree = parts
+    for index, (end, size) in product(range(degree), zip(accumulate(sizes), sizes, strict=True)):
+        share = size // degree
+        here, stop = max(first, 0), min(first + count, share)
+        if here < stop:
+            yield end - size + index * share + here, stop - here
+        first -= share
 
 
 def dim_of_shard(shape: tuple[int, ...], *, degree: int) -> int:

@@ -25,9 +25,13 @@ STAGED_FAMILIES = (
 
 #: Families whose blocks tensor parallelism slices, with the same result, by transformers' plans.
 TENSOR_FAMILIES = (
-    *(name for name in PLANNED_STAGES if name not in ("glm", "glm4", "olmo2", "olmo3", "phi3")),
+    *PLANNED_STAGES,
     *("gpt_neox", "gptj", "granitemoe", "llama4_text", "nemotron", "olmoe", "phi", "phimoe"),
 )
+
+#: Families whose transformers' plans gather what a slice of a matrix gave, and slice what the next
+#: reads: because parts are fused in one matrix, or a norm goes over all heads. Here neither is.
+GATHERED = ("flex_olmo", "glm", "glm4", "olmo2", "olmo3", "olmo_hybrid", "phi3")
 
 #: Families of the catalogue whose sequences are not cut in parts (context parallelism): their code
 #: in transformers compares positions in attention itself, or caps its scores. Gemma 4's gradients
@@ -43,14 +47,10 @@ LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
 
 
 def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
-    """Whether a model's blocks can be split in a way: by its family, or as its build was seen.
-    Slices have no norm over all heads (Cohere's `use_qk_norm`)."""
+    """Whether a model's blocks can be split in a way: by its family, or as its build was seen."""
     if model.built is not None:
         return split in model.built
-    if split == "stages":
-        return model.family in STAGED_FAMILIES
-    across = any(norm.name == "self_attn.q_norm" and norm.size > model.head_dim for norm in model.norms)
-    return model.family in TENSOR_FAMILIES and not across
+    return model.family in (STAGED_FAMILIES if split == "stages" else TENSOR_FAMILIES)
 
 
 def heads(model: ModelShape) -> dict[str, int]:

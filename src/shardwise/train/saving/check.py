@@ -25,7 +25,7 @@ from shardwise.parallel.ownership import Ownership
 from shardwise.spec.run import read_json
 from shardwise.train.guards.checks import bits
 from shardwise.train.saving.background import serial_operators
-from shardwise.train.saving.checkpoint_reader import TensorShard, piece
+from shardwise.train.saving.checkpoint_reader import TensorShard, pieces
 from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Copied, Result, Shape
 
 #: Elements that are cast and compared at once.
@@ -44,7 +44,7 @@ class Compared:
 
 def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
     """Compares what this rank owns with the files, bit for bit, several parameters at a time."""
-    mine = [(name, piece(name, p)) for name, p in result.saved if ownership.counts(name, p)]
+    mine = [(name, part) for name, p in result.saved if ownership.counts(name, p) for part in pieces(name, p)]
     handles = _opened(folder)
     with serial_operators() as threads, ThreadPoolExecutor(min(4, threads)) as pool:
 

@@ -139,7 +139,7 @@ class Checkpoints:
         pieces = live_pieces(self.parameters, self.stepped, self.optimizer, counted=self.ownership.counts)
         pieces = [piece for piece in pieces if piece.local.numel()]
         # Training goes on and changes the live tensors: a copy is written.
-        tensors = self._copies.of({p.name: p.local for p in pieces}, device=self.world.device)
+        tensors = self._copies.of({p.key: p.local for p in pieces}, device=self.world.device)
         tensors |= random_state(self.world.device)
         writing = _Writing(
             step=step,
@@ -185,8 +185,8 @@ class Checkpoints:
         for entry in written:
             for piece in entry["pieces"]:
                 of_all = {"shape": piece["shape"], "dtype": piece["dtype"], "slices": []}
-                window = {"file": entry["file"], "offsets": piece["offsets"], "lengths": piece["lengths"]}
-                tensors.setdefault(piece["name"], of_all)["slices"].append(window)
+                window = {key: piece[key] for key in ("offsets", "lengths", "key") if key in piece}
+                tensors.setdefault(piece["name"], of_all)["slices"].append({"file": entry["file"], **window})
         manifest = {
             "format_version": FORMAT_VERSION,
             "step": writing.step,

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from shardwise.models.load import local_window
+from shardwise.models.load import local_windows
 from shardwise.models.weights import read_part
 from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.stepped import Stepped
@@ -30,9 +30,11 @@ MANIFEST = "manifest.json"
 @dataclass(frozen=True, kw_only=True)
 class TensorShard:
     """The part of one named tensor that a rank holds. `shape`: global shape; `offsets`: where the
-    part begins in each dim; `local`: the part itself, sharing storage with the live tensor."""
+    part begins in each dim; `local`: the part itself, sharing storage with the live tensor; `key`:
+    its name in a rank's file, which may have several parts of a tensor."""
 
     name: str
+    key: str
     shape: tuple[int, ...]
     offsets: tuple[int, ...]
     local: torch.Tensor
@@ -40,14 +42,20 @@ class TensorShard:
     def to_json(self) -> dict[str, Any]:
         """As a manifest describes it."""
         window = {"offsets": list(self.offsets), "lengths": list(self.local.shape)}
+        window |= {"key": self.key} if self.key != self.name else {}
         return {"name": self.name, "shape": list(self.shape), "dtype": type_name(self.local.dtype), **window}
 
 
-def piece(name: str, tensor: torch.Tensor, *, local: torch.Tensor | None = None) -> TensorShard:
-    """The local part of a plain or sharded tensor, or of one with the same shape and placement."""
-    offsets, _ = local_window(tensor)
-    part = local_part(tensor) if local is None else local.detach()
-    return TensorShard(name=name, shape=tuple(tensor.shape), offsets=offsets, local=part)
+def pieces(name: str, tensor: torch.Tensor, *, local: Any = None, of: Any = None) -> list[TensorShard]:
+    """The local part of a plain or sharded tensor, or of one with the same shape and placement, in
+    stretches of rows; `of`: the parameter that it belongs to."""
+    windows = local_windows(tensor, getattr(tensor if of is None else of, "parts_of_rows", None))
+    part: torch.Tensor = local_part(tensor) if local is None else local.detach()
+    split = part.split([lengths[0] for _, lengths in windows]) if windows[1:] else [part]
+    return [
+        TensorShard(name=name, key=f"{name}#{n}" if n else name, shape=tuple(tensor.shape), offsets=offsets, local=own)
+        for n, ((offsets, _), own) in enumerate(zip(windows, split, strict=False))
+    ]
 
 
 def live_pieces(
@@ -58,9 +66,11 @@ def live_pieces(
     counted: Callable[[str, torch.Tensor], bool] = lambda *_: True,
 ) -> list[TensorShard]:
     """Pieces of trained weights and optimizer states (`optimizer.STATE.PARAMETER`) that count."""
-    weights = [piece(name, p) for name, p in parameters if p.requires_grad and counted(name, p)]
+    known = dict(parameters)
+    weights = [pieces(name, p) for name, p in known.items() if p.requires_grad and counted(name, p)]
     states = [one for one in stepped.states(optimizer) if counted(one[0], one[3])]
-    return weights + [piece(f"optimizer.{key}.{name}", at, local=state) for name, key, state, at in states]
+    weights += [pieces(f"optimizer.{k}.{name}", at, local=state, of=known[name]) for name, k, state, at in states]
+    return [one for several in weights for one in several]
 
 
 def overlap(
@@ -119,7 +129,7 @@ class Reader:
             met = overlap(target, described["offsets"], described["lengths"])
             if met is not None:
                 into_piece, into_stored = met
-                part = read_part(self._files[described["file"]], target.name, into_stored)
+                part = read_part(self._files[described["file"]], described.get("key", target.name), into_stored)
                 target.local[into_piece] = part.to(target.local)
                 covered += part.numel()
         # Stored slices do not overlap, so that a sum tells whether all is covered.

@@ -22,6 +22,7 @@ from shardwise.models.nf4 import quantisation_of
 from shardwise.models.weights import Weights, window
 from shardwise.models.wrapper import Beside
 from shardwise.parallel.ownership import Ownership
+from shardwise.spec.layout.axes import rows_of_parts
 from shardwise.spec.run import read_json, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.precision import type_name
@@ -300,4 +301,9 @@ def gathered(parameter: Tensor) -> Tensor:
     shards = cast(DTensor, parameter.detach().to(parameter.device_mesh.device_type))
     # What FSDP2 sharded is a slice of tensor parallelism: it becomes whole before the slices do.
     slices = [Replicate() if isinstance(placed, _StridedShard) else placed for placed in shards.placements]
-    return shards.redistribute(placements=slices).full_tensor()
+    whole, parts = shards.redistribute(placements=slices).full_tensor(), getattr(parameter, "parts_of_rows", None)
+    if parts is None:
+        return whole
+    spans = [*rows_of_parts(parts, 0, len(whole))]
+    stretches = zip(spans, whole.split([count for _, count in spans]), strict=True)
+    return torch.cat([rows for _, rows in sorted(stretches, key=lambda one: one[0])])
