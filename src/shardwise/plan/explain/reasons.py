@@ -20,6 +20,8 @@ from shardwise.units import format_gib
 
 #: Of a block's forward, what is worth a sentence.
 _MUCH_OF_A_BLOCK = 0.2
+#: From this beta2 on a step takes less of a bfloat16 second moment than rounding gives back.
+_FALLS_IN_BF16 = 0.995
 #: What another layout must gain to be named.
 _WORTH_NAMING = 0.05
 
@@ -88,7 +90,12 @@ def _fit(candidate: Candidate) -> str:
 def _precision(work: Work) -> str | None:
     """What a precision that the user may not expect means for the result."""
     if work.execution.precision == "bf16":
-        return "precision bf16 keeps no float32 masters: small updates are rounded away, and that cannot be undone"
+        beta = work.job.train.adam_beta2
+        rule = work.execution.optimizer_rule
+        stays = rule.moments == 2 and not rule.in_8_bits and beta > _FALLS_IN_BF16
+        moments = f"; at adam_beta2 {beta} AdamW's second moments never fall either: 0.99 lets them" if stays else ""
+        rounded = "precision bf16 keeps no float32 masters: small updates are rounded away, and that cannot be undone"
+        return rounded + moments
     if work.execution.precision == "fp32" and work.job.train.precision == "auto":
         return "precision fp32, because CPU processes gain nothing from mixed; on GPUs auto is mixed"
     if work.execution.precision == "fp16" and work.job.train.precision == "auto":

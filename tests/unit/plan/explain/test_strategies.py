@@ -44,6 +44,16 @@ def test_nothing_is_said_of_links_that_a_stated_layout_must_do_with(hardware: st
     assert not any("fast" in reason for reason in made.reasons if reason.startswith("tp:"))
 
 
+@pytest.mark.parametrize(
+    ("keys", "stays"),
+    [("", True), (", adam_beta2: 0.99", False), (", optimizer: sgd", False), (", optimizer: adamw_8bit", False)],
+)
+def test_pure_bfloat16_says_what_it_rounds_away(keys: str, stays: bool) -> None:
+    made = plan("llama-3.2-1b", "8x H100", f"method: full\ntrain: {{precision: bf16{keys}}}\n").best
+    said = next(reason for reason in made.reasons if reason.startswith("precision bf16 keeps no float32 masters"))
+    assert said.endswith("at adam_beta2 0.999 AdamW's second moments never fall either: 0.99 lets them") == stays
+
+
 def parted(text: str, model: str = "llama-3.1-8b", hardware: str = "8x H100") -> list[str]:
     """Reasons of a plan that speak of parts of rows."""
     made = plan(model, hardware, text, num_rows=1000)
