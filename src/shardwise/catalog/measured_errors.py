@@ -39,7 +39,7 @@ class Errors:
 
 def layout_kind(layout: Layout) -> str:
     """Split: a rank has part of each product; sharded: it gathers what it lacks; else whole."""
-    if layout.tp * layout.pp * layout.cp > 1:
+    if layout.world_size > layout.data_world_size:
         return "split"
     return "sharded" if layout.dp_shard > 1 else "whole"
 

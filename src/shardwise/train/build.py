@@ -174,9 +174,7 @@ def _model(
     fill: Materialise,
 ) -> TrainedModel:
     """The loaded model, whose attention knows of context parallel and of packed rows."""
-    context = Context(world.mesh["cp"]) if world.layout.cp > 1 else None
-    if context is not None:
-        context.register()
+    context = Context.registered(world)
     try:
         revision = revision_of(run, job.model)
         said = {"chat_template": prepared.get("chat_template"), "ends": learned_ends(prepared)}

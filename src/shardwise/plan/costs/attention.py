@@ -1,5 +1,6 @@
 """Attention's products and scores: how many multiplications, and their seconds."""
 
+from shardwise.plan.costs.context import compared
 from shardwise.plan.rates import ATTENTION_BACKWARD, MASKED_ATTENTION, Device
 from shardwise.plan.work import FLOAT32_BYTES, Work
 from shardwise.spec.support.attention import MASKED
@@ -17,7 +18,7 @@ def attention_seconds(work: Work, device: Device) -> tuple[float, float]:
     if kernel_of(work) in ("eager", "math"):
         scores = work.rows * work.job.data.max_length**2 * work.model.num_attention_heads
         moved = _EAGER_SCORE_PASSES * scores * FLOAT32_BYTES
-        walked = device.bytes_moved(moved / execution.layout.tp / execution.layout.cp)
+        walked = device.bytes_moved(moved / execution.layout.ranks_per_row)
         forward, backward = forward + walked, backward + ATTENTION_BACKWARD * walked
     return forward, backward
 
@@ -25,8 +26,7 @@ def attention_seconds(work: Work, device: Device) -> tuple[float, float]:
 def kernel_seconds(work: Work, device: Device) -> tuple[tuple[float, float], tuple[float, float]]:
     """Of attention's products in a block, both ways, on one rank: without a mask, and with one."""
     execution = work.execution
-    ranks = execution.layout.tp * execution.layout.cp
-    plain, masked = (2.0 * work.rows * one / ranks for one in multiplications(work))
+    plain, masked = (2.0 * work.rows * one / execution.layout.ranks_per_row for one in multiplications(work))
     length, head = row_length(work), work.model.head_dim
     ran = device.attention(plain, kind=kernel_of(work), length=length, head=head)
     kind = "math" if masked and kernel_of(work, masked=True) == "math" else MASKED_ATTENTION
@@ -63,10 +63,8 @@ def multiplications(work: Work) -> tuple[float, float]:
         return whole, 0.0
     if kind not in MASKED:
         return causal + (behind - causal) * share, 0.0
-    masked, cp = 1.0 if work.job.data.packing else share, work.execution.layout.cp
-    # Parts of a sequence are compared with what lies before their ends.
-    before = whole if cp == 1 else whole * (2 * cp + 1) / (4 * cp)
-    return causal * (1 - masked), before * masked
+    masked = 1.0 if work.job.data.packing else share
+    return causal * (1 - masked), whole * compared(work) * masked
 
 
 def _mean_of(seen: float, length: float) -> float:

@@ -30,5 +30,5 @@ def shared(scene: Scene) -> float:
     # Sines and cosines of every sequence's own positions.
     rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * work.tokens
     # A boolean mask per sequence; kernels read it in the compute type (`costs/context.py`).
-    numbers = work.types.compute if work.execution.layout.cp == 1 else 0
+    numbers = 0 if work.setting.in_parts else work.types.compute
     return rotary + (work.tokens * length * (1 + numbers) if work.setting.masked else 0)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from shardwise.plan.costs.attention import attention_seconds, kernel_seconds, row_length
 from shardwise.plan.costs.autocast import weight_bytes
-from shardwise.plan.costs.context import OPERATORS_PER_GATHER, key_seconds
+from shardwise.plan.costs.context import key_seconds, operators_of_gather
 from shardwise.plan.costs.experts import dealing, routed_seconds
 from shardwise.plan.costs.loss import head_and_loss
 from shardwise.plan.costs.piece import BlockTime, RankTime, device_of, launched
@@ -97,7 +97,7 @@ def _by_rules(work: Work, device: Device, tokens: float) -> BlockTime:
         remade=remade,
         between=between,
         attention=attention,
-        operators=operators + (OPERATORS_PER_GATHER if work.execution.layout.cp > 1 else 0),
+        operators=operators + operators_of_gather(work),
     )
 
 

@@ -85,8 +85,7 @@ def parallelize(
     world = join_world(execution.layout)
     atexit.register(_leave_groups)
     given.agree(world)
-    if execution.layout.cp > 1:
-        Context(world.mesh["cp"]).register()
+    Context.registered(world)
     balance = Balance.of(given.base.config, device=world.device) if shape.has_experts else None
     of_model: dict[str, Any] = {"world": world, "shape": shape, "drops": True}
     parts = cut_parts(partial(given.without_weights, execution), execution, balance=balance, **of_model)

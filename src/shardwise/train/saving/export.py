@@ -267,8 +267,7 @@ def wanted_tensors(result: Result, *, ownership: Ownership) -> list[Wanted]:
     mine = {name: tuple(p.shape) for name, p in result.saved if name not in ownership.copies}
     found: list[Wanted] = []
     for rank, stage in enumerate(gather(world, mine)):
-        at = world.layout.coordinates(rank)
-        if (at.dp_replicate, at.dp_shard, at.cp, at.tp) == (0, 0, 0, 0):  # one rank tells for its stage
+        if rank % world.layout.ranks_per_stage == 0:  # one rank tells for its stage
             found += [Wanted(name, shape, rank) for name, shape in stage.items()]
     return sorted(found, key=lambda one: -result.dtype(one.name).itemsize)
 
