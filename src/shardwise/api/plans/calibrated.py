@@ -5,8 +5,17 @@ from contextlib import suppress
 from dataclasses import replace
 from math import floor
 
-from shardwise.catalog.calibration import Calibration, MeasuredRun, RunKind, calibration, note_run, noted_runs
-from shardwise.catalog.measured_errors import OTHERS, OWN, errors_of
+from shardwise.catalog.calibration import (
+    OTHERS,
+    OWN,
+    Calibration,
+    MeasuredRun,
+    RunKind,
+    calibration,
+    errors_of,
+    note_run,
+    noted_runs,
+)
 from shardwise.catalog.probe import screen_bytes
 from shardwise.catalog.processors import cpu_model, usable_cores
 from shardwise.errors import InputError

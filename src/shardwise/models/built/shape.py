@@ -19,8 +19,7 @@ from torch import nn
 from shardwise.catalog import stated
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.catalog.models import config_of, read_model
-from shardwise.catalog.rope_scaling import scaled_shape
+from shardwise.catalog.models import config_of, read_model, scaled_shape
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, find_anatomy
 from shardwise.models.built.generic import BuiltDecoder, bare_experts_of

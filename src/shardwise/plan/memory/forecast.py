@@ -8,8 +8,8 @@ from functools import lru_cache
 from math import inf
 from typing import Any, NamedTuple
 
-from shardwise.plan.costs.deferred_reduction import turns
-from shardwise.plan.costs.saved_on_host import saved_on_host
+from shardwise.plan.costs.fsdp import turns
+from shardwise.plan.costs.recompute import saved_on_host
 from shardwise.plan.memory.instants import instants
 from shardwise.plan.work import (
     Alive,

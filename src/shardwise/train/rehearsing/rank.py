@@ -29,7 +29,7 @@ from shardwise.models.known_ahead import replaced
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
 from shardwise.parallel import ddp
-from shardwise.parallel.deferred_reduction import whole_gradients
+from shardwise.parallel.fsdp import whole_gradients
 from shardwise.parallel.mesh import World, lay_world
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout

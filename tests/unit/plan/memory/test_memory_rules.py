@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardwise.plan import forecast_seen
-from shardwise.plan.costs.deferred_reduction import turns
+from shardwise.plan.costs.fsdp import turns
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.work.in_flight import Flight, Scene
 from tests.unit.plan.asking import Layout, config, execution, find_model, held, job, memory, parse_hardware, shape, work
