@@ -31,13 +31,12 @@ from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_start, read_json, write_json
 from shardwise.train.build import Build, build
-from shardwise.train.device import check_device, check_memory
+from shardwise.train.device import check_device, check_memory, explained
 from shardwise.train.guards.checks import agree, check_batches, check_layout, check_replicas, check_trained, gather
 from shardwise.train.guards.read_back import together
 from shardwise.train.loop import LoopOutcome, train
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.measuring.metrics import peak_flops
-from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final

@@ -15,7 +15,7 @@ from shardwise.errors import (
     WorkerFailedError,
 )
 from shardwise.launch.trials import Trial, Unable, check_same_place, nothing_to_compare
-from shardwise.report.pages.versus_page import versus_html
+from shardwise.report.pages.plan_page import versus_html
 from shardwise.report.versus import Contender, Failed, Versus, contender, ranked
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.file import read_plan

@@ -16,8 +16,8 @@ from shardwise.catalog.calibration import (
     note_run,
     noted_runs,
 )
+from shardwise.catalog.devices import cpu_model, usable_cores
 from shardwise.catalog.probe import screen_bytes
-from shardwise.catalog.processors import cpu_model, usable_cores
 from shardwise.errors import InputError
 from shardwise.report.contents import Report
 from shardwise.spec.cluster import Cluster

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from shardwise.catalog.devices import free_disk
 from shardwise.catalog.noted_data import note_data
-from shardwise.catalog.processors import free_disk
 from shardwise.data.prepare.cache import FileState, cache_key, new_entry, one_at_a_time, source_states, tokenizer_hashes
 from shardwise.data.prepare.ingest import Preparation, ingest
 from shardwise.data.prepare.told import say
@@ -20,9 +20,8 @@ from shardwise.data.workers.pool import WorkerLimits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.errors import DataError, InputError, Problem, ShardwiseError
 from shardwise.spec.data_facts import DataFacts, RowLengths
-from shardwise.spec.job.file import read_job
+from shardwise.spec.job.file import Places, read_job, read_places
 from shardwise.spec.job.keys import Job
-from shardwise.spec.job.places import Places, read_places
 from shardwise.spec.run import RunDirectory, cache_root, note_revision, read_json, revision_of, write_json
 from shardwise.units import format_bytes
 

@@ -28,7 +28,7 @@ from shardwise.models.anatomy import find_blocks
 from shardwise.models.known_ahead import replaced
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
-from shardwise.parallel import ddp
+from shardwise.parallel import gradients
 from shardwise.parallel.fsdp import whole_gradients
 from shardwise.parallel.mesh import World, lay_world
 from shardwise.spec.job.keys import Job
@@ -166,7 +166,7 @@ def alone(layout: Layout, *, rank: int, device: torch.device | None = None) -> I
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of timeouts, which a fake group has not
             world = lay_world(layout, rank=rank, device=device or torch.device("cpu"), control="fake")
-        with replaced((ddp, "DistributedDataParallel", _Alone)):
+        with replaced((gradients, "DistributedDataParallel", _Alone)):
             yield world
     finally:
         dist.destroy_process_group()
