@@ -14,8 +14,7 @@ from shardwise.report.consistency import run_checks
 from shardwise.report.contents import Curve, DataCounts, Example, FileEntry, Gap, NamedSetting, Report
 from shardwise.report.fields import items, number, numbers, section, sections, text, whole, wholes
 from shardwise.report.pages.run_page import report_html
-from shardwise.report.run_files import LOST, Sources, read_outcome, read_sources
-from shardwise.report.starts import Record, noted, planned, taken
+from shardwise.report.run_files import LOST, Record, Sources, noted, planned, read_outcome, read_sources, taken
 from shardwise.report.written import NOMINAL_TIMES
 from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.keys import Job

@@ -42,8 +42,7 @@ from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import Progress, stated_seconds
-from shardwise.train.watching.signals import StopFlag, ended_after
-from shardwise.train.watching.watchdog import Watch
+from shardwise.train.watching.watchdog import StopFlag, Watch, ended_after
 
 #: Pending writes end before process groups are destroyed: ranks do not wait longer for peers.
 TEARDOWN_SECONDS = 10.0
