@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwise.catalog.families import blocks
 from shardwise.catalog.families.blocks import Bias, Dimensions, Matrices, Norms, hidden_norms
-from shardwise.catalog.families.with_experts import Placement, everywhere
+from shardwise.catalog.families.expert_blocks import Placement, everywhere
 from shardwise.spec.model.shape import LLAMA_NAMES, MlpKind, NormKind, OtherBlocks, OuterNames
 
 FINAL_NORM = hidden_norms("norm")
