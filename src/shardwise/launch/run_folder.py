@@ -11,8 +11,9 @@ from typing import Any, Self, cast
 
 from shardwise.errors import DamagedResultError, JobError, RunDirectoryError
 from shardwise.spec.data_facts import DataFacts, Lengths
-from shardwise.spec.job.file import read_job, write_places
+from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job, TrainSpec
+from shardwise.spec.job.places import write_places
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.beside import saved_type
 from shardwise.spec.plan.file import read_plan

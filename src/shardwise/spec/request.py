@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import HardwareError, InputError, ModelError, Problem, RunDirectoryError
-from shardwise.spec.job.file import Override, Places, parse_placed, read_text
+from shardwise.spec.job.file import Override, parse_placed, read_text
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Places
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import read_json

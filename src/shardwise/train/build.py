@@ -16,8 +16,8 @@ from shardwise.parallel.optimizer.offload import HostCopies
 from shardwise.parallel.optimizer.stepped import Detour, LocalParts, Stepped
 from shardwise.parallel.optimizer.zero1 import Windows
 from shardwise.parallel.single_stage import WholeModel
-from shardwise.spec.job.file import read_places
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import read_places
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.model.shape import ModelShape

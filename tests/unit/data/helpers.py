@@ -13,7 +13,7 @@ from shardwise.data.prepare.prepare import prepare
 from shardwise.data.store import PreparedData
 from shardwise.data.workers.tokens import Tokens
 from shardwise.errors import DataError
-from shardwise.spec.job.file import write_places
+from shardwise.spec.job.places import write_places
 from shardwise.spec.run import RunDirectory, write_json
 
 

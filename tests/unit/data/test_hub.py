@@ -16,7 +16,7 @@ from shardwise.data.read.rows import read_chunk
 from shardwise.data.read.sources import Source, SourceFile, find_sources
 from shardwise.errors import DataError
 from shardwise.spec.job.data import SourceSpec
-from shardwise.spec.job.file import Places
+from shardwise.spec.job.places import Places
 from tests.marks import first, rare_but_first
 from tests.unit.data.helpers import write_jsonl
 

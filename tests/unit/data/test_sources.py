@@ -11,7 +11,7 @@ import pytest
 from shardwise.data.read.sources import Source, find_sources
 from shardwise.errors import DataError
 from shardwise.spec.job.data import SourceSpec
-from shardwise.spec.job.file import Places
+from shardwise.spec.job.places import Places
 from tests.refusals import must_refuse
 from tests.unit.data.helpers import prepared, write_jsonl
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from shardwise.errors import ModelError
-from shardwise.spec.job.file import Places
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Places
 from shardwise.train.saving.checkpoint import identity_of, refuse_another
 
 PLACES = Places(by_key={"data.path": "job.yaml:4", "train.learning_rate": "--set", "train": "job.yaml:7"}, file="job")

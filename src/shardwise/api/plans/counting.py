@@ -14,8 +14,8 @@ from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.helpers import ReportedError, prepare_data, sample_rows
 from shardwise.plan import run_of
 from shardwise.spec.data_facts import DataFacts, Known
-from shardwise.spec.job.file import write_places
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import write_places
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, write_json

@@ -22,8 +22,8 @@ from typing import Any
 from shardwise.catalog.hub import tokenizer_files
 from shardwise.data.read.sources import Source, collected
 from shardwise.errors import DataError, Problem
-from shardwise.spec.job.file import Places
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Places
 from shardwise.spec.run import sync_folder
 
 

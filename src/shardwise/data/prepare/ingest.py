@@ -24,8 +24,8 @@ from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.data.workers.tokens import Rules
 from shardwise.data.workers.worker import Tally
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
-from shardwise.spec.job.file import Places
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Places
 from shardwise.spec.run import write_json
 
 CHUNK_BYTES = (512 * 1024, 4 * 1024 * 1024)

@@ -20,8 +20,9 @@ from shardwise.data.workers.pool import WorkerLimits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.errors import DataError, InputError, Problem, ShardwiseError
 from shardwise.spec.data_facts import DataFacts, RowLengths
-from shardwise.spec.job.file import Places, read_job, read_places
+from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Places, read_places
 from shardwise.spec.run import RunDirectory, cache_root, note_revision, read_json, revision_of, write_json
 from shardwise.units import format_bytes
 

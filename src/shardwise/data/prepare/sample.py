@@ -17,7 +17,8 @@ from shardwise.data.read.hub import tokenizer_folder
 from shardwise.data.read.sources import COLUMNAR, find_sources
 from shardwise.data.workers.pool import Pool
 from shardwise.errors import DataError
-from shardwise.spec.job.file import read_job, read_places
+from shardwise.spec.job.file import read_job
+from shardwise.spec.job.places import read_places
 from shardwise.spec.run import RunDirectory
 
 #: Places of all files that are looked at, evenly spaced, and rows of each.

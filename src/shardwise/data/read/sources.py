@@ -10,7 +10,7 @@ from typing import Literal
 from shardwise.catalog.hub import is_hub_id
 from shardwise.errors import DataError, Problem
 from shardwise.spec.job.data import RowFormat, SourceSpec
-from shardwise.spec.job.file import Key, Places
+from shardwise.spec.job.places import Key, Places
 
 Kind = Literal["jsonl", "json", "csv", "tsv", "ssv", "parquet", "arrow", "txt"]
 

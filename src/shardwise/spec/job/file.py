@@ -1,69 +1,18 @@
-"""Reads a job file: YAML and `--set` overrides become a Job, or an error naming every bad line; and
-keeps in the run directory where each key was written, for later messages."""
+"""Reads a job file: YAML and `--set` overrides become a Job, or an error naming every bad line."""
 
 import json
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
 from pydantic import ValidationError
 
-from shardwise.errors import InputError, JobError, Problem
+from shardwise.errors import JobError
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Places
 from shardwise.spec.job.validation_errors import problems_in
 from shardwise.spec.job.yaml import parse_yaml
-from shardwise.spec.run import RunDirectory, read_json, write_json
-
-Key = tuple[str | int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Places by dotted keys: `data.path.0` -> `job.yaml:4`, or the `--set` that gave it."""
-
-    by_key: Mapping[str, str]
-    file: str
-
-    def where(self, *key: str | int) -> str:
-        """The place of a key, or of its nearest ancestor that was written."""
-        for end in range(len(key), -1, -1):
-            if (place := self.by_key.get(dotted(key[:end]))) is not None:
-                return place
-        return f"{self.file}:1"
-
-    def overridden(self, key: Key, *, where: str) -> Self:
-        """With another place for a key, and none for what stood below it."""
-        kept = {name: place for name, place in self.by_key.items() if not name.startswith(f"{dotted(key)}.")}
-        return replace(self, by_key={**kept, dotted(key): where})
-
-    @contextmanager
-    def blaming(self, *key: str | int) -> Generator[None]:
-        """Errors raised inside begin with a key's place: `job.yaml:4: data.path: a.txt: ...`."""
-        try:
-            yield
-        except InputError as error:
-            name = ".".join(part for part in key if isinstance(part, str))
-            problems = [Problem(where=self.where(*key), message=f"{name}: {problem}") for problem in error.problems]
-            raise type(error)(problems, total=error.total) from None
-
-
-def dotted(key: Key) -> str:
-    """A key as it is written down."""
-    return ".".join(map(str, key))
-
-
-def write_places(run: RunDirectory, by_key: Mapping[str, str]) -> None:
-    """Keeps the places of the job's keys."""
-    write_json(run.places, dict(by_key))
-
-
-def read_places(run: RunDirectory) -> Places:
-    """The places of the job's keys, as `write_places` kept them."""
-    kept = read_json(run.places) or {}
-    by_key = {key: place for key, place in kept.items() if isinstance(place, str)}
-    return Places(by_key=by_key, file="job" if kept else str(run.resolved))
 
 
 @dataclass(frozen=True, kw_only=True)

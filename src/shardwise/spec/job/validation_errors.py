@@ -10,8 +10,8 @@ from typing import Any, cast, get_args, get_type_hints
 from pydantic import BaseModel, ValidationError
 
 from shardwise.errors import Problem, quoted
-from shardwise.spec.job.file import Key, Places
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import Key, Places
 
 #: What a sentence has between what was found, what is expected, and the nearest of it.
 _EXPECTED, _NEAR = "; expected ", "; did you mean "

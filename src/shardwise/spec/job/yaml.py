@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from shardwise.errors import JobError, Problem, quoted, said
-from shardwise.spec.job.file import Key, Places, dotted
+from shardwise.spec.job.places import Key, Places, dotted
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32

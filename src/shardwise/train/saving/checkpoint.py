@@ -22,8 +22,8 @@ from shardwise.errors import ModelError, Problem, quoted
 from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.stepped import Stepped
 from shardwise.parallel.ownership import Ownership
-from shardwise.spec.job.file import Places, read_places
 from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job
+from shardwise.spec.job.places import Places, read_places
 from shardwise.spec.result import file_fault
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.guards.checks import gather
