@@ -26,8 +26,7 @@ from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS
 from shardwise.train.guards.checks import read_back_states
 from shardwise.train.guards.read_back import LiveTypes, read_back_places
 from shardwise.train.measuring.memory import MemoryMeter
-from shardwise.train.measuring.metrics import Metrics
-from shardwise.train.measuring.trackers import Trackers
+from shardwise.train.measuring.metrics import Metrics, Trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
 from shardwise.train.precision import LossScale

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from shardwise.catalog.stacks import known_stacks
+from shardwise.catalog.calibration import known_stacks
 from shardwise.errors import InputError
 from shardwise.interop.chosen import Chosen
 from shardwise.interop.narrowed import changed_job, narrowed

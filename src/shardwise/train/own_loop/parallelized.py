@@ -33,8 +33,7 @@ from shardwise.train.guards.checks import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.model import ModelPart, TrainedModel, cut_parts, spread_parts
 from shardwise.train.optim import norm_of
 from shardwise.train.own_loop.given import Given, untouched
-from shardwise.train.own_loop.handed import Handed
-from shardwise.train.own_loop.part_gradients import plain
+from shardwise.train.own_loop.handed import Handed, plain
 from shardwise.train.own_loop.shares import global_batch
 from shardwise.train.precision import LossScale
 from shardwise.train.saving.export import Result
