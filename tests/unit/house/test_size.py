@@ -14,22 +14,22 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 CEILINGS = {
     "": 230,
     "api": 2990,
-    "catalog": 3230,
-    "cli": 1800,
+    "catalog": 3210,
+    "cli": 1790,
     "data": 4880,
     "interop": 1380,
-    "launch": 2940,
+    "launch": 2930,
     "methods": 390,
     "models": 3460,
     "parallel": 2990,
-    "plan": 8580,
+    "plan": 8570,
     "programs": 210,
-    "report": 2290,
-    "spec": 5570,
-    "train": 9310,
+    "report": 2270,
+    "spec": 5600,
+    "train": 9240,
     "web": 1320,
 }
-ALL, ALL_TESTS = 51500, 32540
+ALL, ALL_TESTS = 51400, 32430
 
 #: Modules of a folder at most, `__init__.py` among them.
 FILES = 16
