@@ -19,7 +19,7 @@ from accuracy.cases import LeftOutError, case_of
 from accuracy.forecast import answer
 from accuracy.grid.compare import CELLS, compared, read_cells
 from accuracy.rows import ACTIVE, ALLOCATED, RESERVED, memory_figures, read
-from shardwise.catalog.measured_errors import LEAST_ROWS, OTHERS, OWN, group_name, layout_kind
+from shardwise.catalog.calibration import LEAST_ROWS, OTHERS, OWN, group_name, layout_kind
 
 TABLES = ("memory.csv", "stacks-2026.csv")
 OUT = ROOT / "src/shardwise/catalog/measured_errors.toml"

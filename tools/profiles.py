@@ -19,8 +19,7 @@ from typing import Any
 from shardwise.api.plans.shapes import measured_under
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import parse_hardware
-from shardwise.catalog.measured import MEASURED, key_of, measured
-from shardwise.catalog.models import KnownModel, known_models
+from shardwise.catalog.models import MEASURED, KnownModel, key_of, known_models, measured
 from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.launch.processes.helpers import block_profiles, built_shape
 from shardwise.plan import open_executions

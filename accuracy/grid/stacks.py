@@ -22,7 +22,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from shardwise.catalog.stacks import Stack
+from shardwise.catalog.calibration import Stack
 from shardwise.spec.plan.forecast import Plan
 
 #: Vocabulary, width, layers, rows of a forward, tokens of a row.
@@ -161,9 +161,9 @@ LAYOUTS = {"deepspeed": ("single", "ddp", "zero1", "zero2", "fsdp"), "llama-fact
 
 def planned(toy: Toy, target: str, layout: str) -> Plan:
     """The plan of the toy that the target's step is of."""
+    from shardwise.catalog.calibration import known_stacks
     from shardwise.catalog.config import shape_from_data
     from shardwise.catalog.gpus import parse_hardware
-    from shardwise.catalog.stacks import known_stacks
     from shardwise.plan import make_plan
     from shardwise.spec.job.file import job_from_data
 
@@ -190,7 +190,7 @@ def forecast_of(toy: Toy, stack: Stack, layout: str) -> tuple[int, int]:
 
 def main() -> None:
     """Measures, and writes the rows."""
-    from shardwise.catalog.stacks import known_stacks
+    from shardwise.catalog.calibration import known_stacks
 
     parser = argparse.ArgumentParser(prog="python -m accuracy.grid.stacks")
     parser.add_argument("target", choices=[*STEPS, "deepspeed"])

@@ -13,7 +13,7 @@ from typing import Any
 
 from accuracy.grid.cells import COMMON
 from shardwise.catalog.config import shape_from_data
-from shardwise.catalog.processors import cpu_cluster
+from shardwise.catalog.devices import cpu_cluster
 from shardwise.catalog.rates import Rates, rated
 from shardwise.launch.trials import layout_of
 from shardwise.plan.answer import make_plan

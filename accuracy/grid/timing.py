@@ -22,7 +22,7 @@ from statistics import median
 from accuracy.grid.measure import model_folder
 from accuracy.grid.timed import JOBS, LAYOUTS, MODELS, TimedJob, summary, timed
 from shardwise import api
-from shardwise.report.starts import WARM_UP_STEPS
+from shardwise.report.run_files import WARM_UP_STEPS
 from shardwise.spec.run import RunDirectory, read_metrics, write_json
 
 #: Of a run; the first three warm up.

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwise.programs import worker
-from shardwise.train.watching.signals import end_process
+from shardwise.train.watching.watchdog import end_process
 
 COUNTS = {"count": 0}
 

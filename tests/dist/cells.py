@@ -29,7 +29,7 @@ from shardwise.train.loop import train
 from shardwise.train.saving.export import gathered
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
-from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import StopFlag
 from tests.dist.worlds import run_world
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 # pyright: reportUnusedImport=false
 if TYPE_CHECKING:
     from shardwise.api.after import chat, export, export_plan, merge, publishing, report, usage, write_export
-    from shardwise.api.checks.comparing import compare
-    from shardwise.api.checks.trials import Trying
+    from shardwise.api.checks.comparing import Trying, compare
     from shardwise.api.checks.verifying import verify
     from shardwise.api.plans.counting import CountedData, data
     from shardwise.api.plans.planning import (
@@ -47,8 +46,7 @@ if TYPE_CHECKING:
 #: The names of each module.
 NAMES = {
     "api.after": "chat export export_plan merge publishing report usage write_export",
-    "api.checks.comparing": "compare",
-    "api.checks.trials": "Trying",
+    "api.checks.comparing": "Trying compare",
     "api.checks.verifying": "verify",
     "api.plans.counting": "CountedData data",
     "api.plans.planning": "generation plan problems timeline usual_hardware write_plan write_plan_page",

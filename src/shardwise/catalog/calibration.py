@@ -1,9 +1,13 @@
-"""What finished runs measured over what was forecast for them, one run a line."""
+"""What runs measured over what was forecast for them: a user's finished ones, one a line; and
+errors of memory forecasts that were measured, with the chance that follows that a plan fits. What
+other trainers do with memory that this one does not, as data with a source each."""
 
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
@@ -11,7 +15,9 @@ from typing import ClassVar, Self
 
 from pydantic import ConfigDict
 
+from shardwise.catalog.prices import read_table
 from shardwise.spec.job.strict import OPEN, from_plain
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import cache_root
 
 #: Of the file's end, what is read: some 400 runs.
@@ -116,3 +122,84 @@ def _read(line: bytes) -> MeasuredRun | None:
         return None
     ratios = [ratio for ratio in (run.memory, run.seconds) if ratio is not None]
     return run if ratios and all(_LEAST <= ratio <= _MOST for ratio in ratios) else None
+
+
+OWN, OTHERS = "this trainer on CPU processes", "other stacks"
+#: A group of fewer rows is pooled with all of its stack.
+LEAST_ROWS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """One group of measured_errors.toml. `ratios`: measured over forecast, in growing order, with
+    as much weight between each two; `rows`, `sources`: that they are of."""
+
+    name: str
+    rows: int
+    sources: int
+    ratios: tuple[float, ...]
+
+    def chance_below(self, ratio: float) -> float:
+        """The share of measured runs whose memory was at most so many times their forecast; never
+        more certain than the number of rows allows (Vovk et al., Algorithmic Learning in a Random
+        World, 2005: conformal predictors)."""
+        at = bisect_right(self.ratios, ratio)
+        least = 1 / (self.rows + 1)
+        share = (at - 0.5) / len(self.ratios)
+        if 0 < at < len(self.ratios):
+            low, high = self.ratios[at - 1], self.ratios[at]
+            share += (ratio - low) / (high - low) / len(self.ratios) if high > low else 0.0
+        elif at == len(self.ratios):
+            share = 1.0
+        return min(1 - least, max(least, share))
+
+
+def layout_kind(layout: Layout) -> str:
+    """Split: a rank has part of each product; sharded: it gathers what it lacks; else whole."""
+    if layout.world_size > layout.data_world_size:
+        return "split"
+    return "sharded" if layout.dp_shard > 1 else "whole"
+
+
+def group_name(stack: str, kind: str = "") -> str:
+    """Of a group."""
+    return f"{stack}, {kind}" if kind else stack
+
+
+@cache
+def _groups() -> dict[str, Errors]:
+    made = read_table("measured_errors").items()
+    return {name: replace(Errors(name=name, **row), ratios=tuple(row["ratios"])) for name, row in made}
+
+
+def errors_of(stack: str, layout: Layout) -> Errors:
+    """Those of the layout's kind, or of the whole stack where these are too few."""
+    found = _groups()
+    return found.get(group_name(stack, layout_kind(layout))) or found[stack]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """One row of stacks.toml, whose head says what its numbers are. `checked`: whether its step was
+    measured, or which published rows are forecast with it."""
+
+    name: str
+    version: str
+    source: str
+    setting: str
+    checked: str
+    logit_bytes: int
+    optimizer_copies: int
+    master_bytes: int = 0
+    every_second_product: bool = False
+    slices_loss: bool = False
+    tile: tuple[int, int] = (0, 0)
+    bucket: int = 0
+    half_engine: bool = False
+
+
+@cache
+def known_stacks() -> dict[str, Stack]:
+    """By the name of the export's target."""
+    rows = read_table("stacks").items()
+    return {name: replace(Stack(name=name, **row), tile=tuple(row.get("tile", (0, 0)))) for name, row in rows}

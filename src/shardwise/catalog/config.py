@@ -202,7 +202,7 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
     if config.family.pads and isinstance(padding, int) and not -plain.vocab <= padding < plain.vocab:
         misfit = misfit or f"pad_token_id is {padding}, and of the vocabulary's {plain.vocab} none is; write null"
     if not (named := config.data.get("return_dict", True)):
-        misfit = misfit or f"return_dict is {named}, and its code reads what its parts give by names; leave it out"
+        misfit = misfit or stated.unnamed(named)
     return config.family.refine(plain), misfit or config.family.misfit(plain)
 
 

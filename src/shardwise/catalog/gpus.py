@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from shardwise.catalog.devices import cpu_cluster
 from shardwise.catalog.prices import price_of, read_table
-from shardwise.catalog.processors import cpu_cluster
 from shardwise.catalog.rates import with_rates
 from shardwise.errors import HardwareError, quoted
 from shardwise.spec.cluster import Cluster, Gpu, Link, Node

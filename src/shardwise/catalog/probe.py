@@ -9,9 +9,16 @@ from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
-from shardwise.catalog.devices import FoundGpu, holders_of, visible_gpus
+from shardwise.catalog.devices import (
+    FoundGpu,
+    available_memory,
+    cpu_cluster,
+    cpu_model,
+    holders_of,
+    usable_cores,
+    visible_gpus,
+)
 from shardwise.catalog.gpus import KnownGpu, cluster_of, find_gpu, nominal_gpu, reserved_bytes
-from shardwise.catalog.processors import available_memory, cpu_cluster, cpu_model, usable_cores
 from shardwise.catalog.rates import with_rates
 from shardwise.errors import HardwareError
 from shardwise.spec.cluster import Cluster, Gpu

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.catalog.processors import cpu_model, usable_cores
+from shardwise.catalog.devices import cpu_model, usable_cores
 from shardwise.spec.cluster import Cluster, Gpu, Link
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.run import cache_root, read_json, write_json

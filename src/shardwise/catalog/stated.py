@@ -24,6 +24,11 @@ _NOT_CAUSAL: dict[str, Callable[[dict[str, Any]], bool]] = {
 _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
+def unnamed(stated: object) -> str:
+    """What is wrong with a `return_dict` that is not true."""
+    return f"return_dict is {stated}, and its code reads what its parts give by names; leave it out"
+
+
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
     """Raises ModelError: a configuration asks for code, or is of no plain causal decoder."""
     own = "names Python code of the model's own, which is never run; use a copy that transformers supports without it"

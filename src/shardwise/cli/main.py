@@ -18,8 +18,7 @@ from shardwise.cli.data import data
 from shardwise.cli.init import init
 from shardwise.cli.layouts import compare, verify
 from shardwise.cli.machine import doctor, probe
-from shardwise.cli.plan import plan
-from shardwise.cli.rehearse import rehearse
+from shardwise.cli.plan import plan, rehearse
 from shardwise.cli.serve import serve
 from shardwise.cli.train import train
 from shardwise.errors import InputError, ShardwiseError

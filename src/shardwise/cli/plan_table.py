@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.cli.console import figures_table, plain_table
-from shardwise.spec.plan.forecast import PARTS, Candidate, Cost, Plan, Sentence, cost_text, named, verdict
+from shardwise.spec.plan.forecast import PARTS, Candidate, Cost, Plan, Sentence, cost_text, kind_of, named, verdict
 from shardwise.spec.plan.offers import Offers
 from shardwise.units import GIB, format_bytes, format_count, format_seconds, printable
 
@@ -66,7 +66,7 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
         table, bar_width = _fitting_table(plan, console)
         console.print(table)
         console.print(_legend(plan, bar_width=bar_width, width=console.width), style="dim")
-        for price in (one for one in reasons if getattr(one, "kind", "") == "price"):
+        for price in (one for one in reasons if kind_of(one) == "price"):
             console.print(fill(price, width=console.width), style="dim")
         if plan.chance is not None:
             console.print(fill(plan.chance.sentence, width=console.width), style="dim")
@@ -113,8 +113,8 @@ def _print_known_rows(plan: Plan, console: Console) -> None:
 
 
 def _first_reasons(reasons: Sequence[str]) -> list[str]:
-    must = [one for one in reasons if getattr(one, "kind", "") in ("always", "rehearsed")]
-    rest = [one for one in reasons if getattr(one, "kind", "") in ("", "calibrated")]
+    must = [one for one in reasons if kind_of(one) in ("always", "rehearsed")]
+    rest = [one for one in reasons if kind_of(one) in ("", "calibrated")]
     kept = {*must, *rest[: max(0, MAX_REASONS - len(must))]}
     return [one for one in reasons if one in kept]
 
@@ -250,7 +250,7 @@ def _groups_rejected(plan: Plan, *, width: int) -> list[str]:
     fits = {(one.execution.layout.strategy, one.execution.layout): one.fits for one in plan.candidates}
     groups: dict[str, dict[str, str]] = {"fits too": {}, "too large": {}, "not possible": {}}
     for one in plan.rejected:
-        if getattr(one.reason, "kind", "") == "alone":
+        if kind_of(one.reason) == "alone":
             continue
         known = fits.get((one.strategy, one.layout))
         kind = "not possible" if known is None else "fits too" if known else "too large"

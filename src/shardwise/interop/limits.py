@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from shardwise.catalog.stacks import known_stacks
+from shardwise.catalog.calibration import known_stacks
 from shardwise.interop.chosen import Chosen
 
 

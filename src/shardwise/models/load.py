@@ -17,8 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise.catalog.models import hub_id
-from shardwise.catalog.rope_scaling import rotation
+from shardwise.catalog.models import hub_id, rotation
 from shardwise.catalog.stated import published_as
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.buffers import fill_buffers, names_in_files, saved_buffers

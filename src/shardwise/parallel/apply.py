@@ -11,14 +11,12 @@ import torch
 from torch import nn
 
 from shardwise.parallel.compiled import apply_compile
-from shardwise.parallel.ddp import Buckets, apply_replication
 from shardwise.parallel.experts import RealRows, apply_experts, dealt_parameters, leave_padding
 from shardwise.parallel.fsdp import apply_sharding
-from shardwise.parallel.gradients import Finish
+from shardwise.parallel.gradients import Buckets, Finish, apply_replication
 from shardwise.parallel.mesh import World, side_by_side
 from shardwise.parallel.pipeline import Pipeline
-from shardwise.parallel.recompute import apply_recompute
-from shardwise.parallel.saved_on_host import keep_saved_on_host
+from shardwise.parallel.recompute import apply_recompute, keep_saved_on_host
 from shardwise.parallel.single_stage import WholeModel
 from shardwise.parallel.tensor.slicing import Parts, apply_tensor
 from shardwise.parallel.tiled_mlp import apply_tiles

@@ -7,24 +7,36 @@ and positions are those of the whole row.
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from shardwise.errors import UnsupportedError
 from shardwise.parallel.context_attention import RowParts, attend
+from shardwise.parallel.mesh import World
+from shardwise.spec.layout.execution import Execution
 
+#: What `attn_implementation` a model is built with that is trained on parts of rows.
 NAME = "context_parallel"
-"""What `attn_implementation` a model is built with under `cp`."""
+
+
+def attention_of(execution: Execution) -> str:
+    """transformers' name of the kernel that a model is built with."""
+    return NAME if execution.layout.splits_rows else execution.attn_implementation
 
 
 def own_parts(whole: torch.Tensor, *, degree: int, index: int) -> torch.Tensor:
     """This rank's two parts of a whole tensor [batch, length], a multiple of 2 `degree` long."""
-    if degree == 1:
-        return whole
     parts = whole.chunk(2 * degree, 1)
     return torch.cat([parts[index], parts[-1 - index]], 1)
+
+
+def taking_parts(world: World) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What takes this rank's parts out of a whole tensor [batch, length]."""
+    ranks = world.row_group
+    return partial(own_parts, degree=ranks.size(), index=ranks.rank()) if ranks is not None else lambda whole: whole
 
 
 class Context:
@@ -33,6 +45,15 @@ class Context:
     def __init__(self, mesh: DeviceMesh) -> None:
         self._parts = RowParts(group=mesh.get_group(), degree=mesh.size(), index=mesh.get_local_rank())
         self._documents: torch.Tensor | None = None
+
+    @classmethod
+    def registered(cls, world: World) -> Self | None:
+        """That of this rank's peers, which transformers knows; None where rows are whole."""
+        if world.row_group is None:
+            return None
+        made = cls(world.mesh["cp"])
+        made.register()
+        return made
 
     def register(self) -> None:
         """Makes `attn_implementation=NAME` one that transformers knows."""

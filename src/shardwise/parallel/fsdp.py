@@ -4,9 +4,14 @@ outside blocks where it is tied.
 
 Frozen and trainable parameters share a unit: a LoRA block is gathered in one collective. With
 weights in host memory FSDP2 serves a single rank too.
+
+Until a step's end weights may stay gathered, and gradients unreduced or sums of shards. Schedules
+that split backward in two compute the gradients of weights after those of inputs, so the graph
+still needs the weights when FSDP2 would free them. torchtitan does the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -20,6 +25,7 @@ from torch.utils._pytree import tree_map_only
 from shardwise.parallel.experts import dealt_parameters
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.axes import Layout, dim_of_shard
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.stages import unit_blocks
 
 
@@ -39,7 +45,7 @@ def apply_sharding(
 
     Gradients are reduced in float32. Under tensor parallelism FSDP2 first sums those of replicated
     parameters over `tp`, in the compute dtype; where reductions are postponed
-    (`parallel/deferred_reduction.py`) that is float32 too.
+    (`parallel/fsdp.py`) that is float32 too.
 
     `root`: whose forward is called, on the meta device; `before`, `behind`: the embedding and what
     is called behind the blocks, where they share no weight; `compute_dtype`: of gathered weights;
@@ -101,3 +107,65 @@ def _shard(mesh: DeviceMesh, *, compute_dtype: torch.dtype, on_host: bool) -> Ca
 def _return_no_view(_block: nn.Module, _inputs: Any, output: Any) -> Any:
     """Clones views that a block returns, as OPT's do: a view would lose FSDP2's backward hooks."""
     return tree_map_only(torch.Tensor, lambda made: made.clone() if made._is_view() else made, output)
+
+
+@contextmanager
+def reduction_postponed(roots: Iterable[nn.Module]) -> Iterator[None]:
+    """Inside, weights stay gathered, gradients unreduced; leaving reduces them, frees weights."""
+    sharded = [root for root in roots if isinstance(root, FSDPModule)]
+    for last in (False, True):
+        for root in sharded:
+            root.set_is_last_backward(last)
+            root.set_reshard_after_backward(last)
+            root.set_requires_gradient_sync(last)
+        if not last:
+            yield
+    for root in sharded:
+        # What autograd's hooks would have called, had reductions been due in backward.
+        for group in _groups(root):
+            group.post_backward()
+        root._get_fsdp_state()._root_post_backward_final_callback()
+
+
+def keep_gradients(root: nn.Module) -> None:
+    """Accumulates unsharded gradients in the reduction's dtype, so bfloat16 sums lose no bits."""
+    for parameter in _parameters(root):
+        parameter.accumulate_unsharded_grad_if_needed()
+        parameter.to_accumulated_grad_if_needed()
+
+
+def whole_gradients(root: nn.Module) -> list[torch.Tensor]:
+    """The gradients that FSDP2 keeps whole until they are reduced."""
+    parameters = _parameters(root)
+    sums = [parameter.unsharded_accumulated_grad for parameter in parameters]
+    fresh = [getattr(getattr(parameter, "_unsharded_param", None), "grad", None) for parameter in parameters]
+    return [gradient for gradient in (*sums, *fresh) if gradient is not None]
+
+
+def _parameters(root: nn.Module) -> list[Any]:
+    """FSDP2's own, of a root; none where it is not sharded."""
+    groups = _groups(root) if isinstance(root, FSDPModule) else ()
+    return [parameter for group in groups for parameter in group.fsdp_params]
+
+
+def reduce_at_last(root: nn.Module, execution: Execution, *, last: bool) -> None:
+    """Before each backward: what waits, in float32, for the `last` one of a step. With
+    `reduce_once` these are whole gradients, otherwise sums of shards, then added over replicas."""
+    if isinstance(root, FSDPModule):
+        if execution.reduce_once:
+            root.set_requires_gradient_sync(last)
+        elif execution.adds_replicas_once:
+            root.set_requires_all_reduce(last)
+
+
+def _groups(root: FSDPModule) -> Iterator[Any]:
+    for state in root._get_fsdp_state()._state_ctx.all_states:
+        yield from groups_of(state)
+
+
+def groups_of(state: Any) -> list[Any]:
+    """The parameter groups FSDP2 gathers for a module: at most one in torch 2.11, a list later."""
+    several = getattr(state, "_fsdp_param_groups", None)
+    if several is None:
+        several = [state._fsdp_param_group] if state._fsdp_param_group else []
+    return list(several)

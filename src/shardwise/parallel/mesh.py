@@ -59,8 +59,9 @@ class World:
     """This process's place. `mesh`: all axes of the layout; `data_group`: ranks that see different
     samples, or parts of them, and hold the same slice of the model; `replicas`, `shards`: of these,
     the axis along which what is sharded has copies, and the one along which it is cut;
-    `expert_mesh`: the same ranks by `EXPERT_AXES`, None where experts are not dealt; `pipes`: how
-    stages reach their neighbours; `control`: all ranks, for small messages on the CPU."""
+    `expert_mesh`: the same ranks by `EXPERT_AXES`, None where experts are not dealt; `row_group`:
+    those with parts of the same rows, None where rows are whole; `pipes`: how stages reach their
+    neighbours; `control`: all ranks, for small messages on the CPU."""
 
     layout: Layout
     rank: int
@@ -72,6 +73,7 @@ class World:
     shards: DeviceMesh
     control: dist.ProcessGroup
     pipes: Pipes | None = None
+    row_group: dist.ProcessGroup | None = None
     expert_mesh: DeviceMesh | None = None
 
     def counted(self, loss: torch.Tensor) -> torch.Tensor:
@@ -87,8 +89,12 @@ class World:
     @property
     def stream(self) -> int:
         """This rank's random stream: alike for slices of the same blocks that see equal tokens."""
-        at = self.layout.coordinates(self.rank)
-        return (at.pp * self.layout.data_world_size + self.data_rank) * self.layout.cp + at.cp
+        return self.rank // self.layout.tp
+
+    @property
+    def is_first_of_row(self) -> bool:
+        """Whether this rank is counted, of those of a stage that see the same rows or parts."""
+        return self.rank % self.layout.ranks_per_row == 0
 
     @property
     def is_first(self) -> bool:
@@ -120,7 +126,7 @@ def join_world(layout: Layout) -> World:
 def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str = "gloo") -> World:
     """Lays the mesh over an existing process group; `control` is the backend of small messages."""
     mesh = init_device_mesh(device.type, layout.degrees, mesh_dim_names=AXES)
-    data = mesh["dp_replicate", "dp_shard", "cp"] if layout.cp > 1 else mesh["dp_replicate", "dp_shard"]
+    data = mesh["dp_replicate", "dp_shard", "cp"]
     both = layout.copied_over, layout.shards_over
     replicas, shards = (mesh[axes]._flatten("_".join(axes)) if axes[1:] else mesh[axes] for axes in both)
     experts = None
@@ -140,6 +146,7 @@ def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str =
         replicas=replicas,
         shards=shards,
         expert_mesh=experts,
+        row_group=mesh["cp"].get_group() if layout.splits_rows else None,
         control=cast(dist.ProcessGroup, dist.new_group(backend=control, timeout=TIMEOUT)),
         pipes=_lay_pipes(layout, mesh, rank=rank, device=device) if layout.pp > 1 else None,
     )

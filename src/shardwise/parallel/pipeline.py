@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardwise.parallel.deferred_reduction import keep_gradients, reduce_at_last, reduction_postponed
+from shardwise.parallel.fsdp import keep_gradients, reduce_at_last, reduction_postponed
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.mesh import Pipes, World
 from shardwise.parallel.single_stage import Inputs

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from shardwise.parallel.ddp import Buckets
-from shardwise.parallel.deferred_reduction import reduce_at_last
-from shardwise.parallel.gradients import Finish
+from shardwise.parallel.fsdp import reduce_at_last
+from shardwise.parallel.gradients import Buckets, Finish
 from shardwise.parallel.mesh import World
 from shardwise.spec.layout.execution import Execution
 

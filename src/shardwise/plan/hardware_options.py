@@ -111,10 +111,6 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
             return fit.cluster.num_gpus, -(-fit.cluster.gpu.usable_bytes // _MEMORY_STEP), fit.usd, fit.seconds
 
 
-def _beats(other: _Fit, fit: _Fit) -> bool:
-    return other.cluster.num_gpus <= fit.cluster.num_gpus and other.usd < fit.usd and other.seconds < fit.seconds
-
-
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
     """The best for each goal: of what is alike the one with the fewest GPUs. The cheapest is beaten
     in price and time by none that is as small; what one provider alone has, or no GPU has measured,
@@ -123,7 +119,8 @@ def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit
     every, likely = fits, [fit for fit in fits if fit.may_win] if alike else []
     for goal in GOALS if every else ():
         fits = every if goal == "fewest-gpus" else likely or every
-        beaten = [any(_beats(other, fit) for other in fits) for fit in fits]
+        needs = [(fit.cluster.num_gpus, fit.usd, fit.seconds) for fit in fits]
+        beaten = [any(n <= most and usd < costs and s < takes for n, usd, s in needs) for most, costs, takes in needs]
         figures = [_figure(goal, fit) for fit in fits]
         most = min(figures)[0] * alike.get(goal, 1.0)
         among = [n for n, one in enumerate(figures) if one[0] <= most and (goal != "cheapest" or not beaten[n])]

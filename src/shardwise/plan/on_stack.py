@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shardwise.catalog.stacks import Stack
+from shardwise.catalog.calibration import Stack
 from shardwise.plan.memory import (
     SLICED_LOGIT_BYTES,
     WHOLE_LOGIT_BYTES,

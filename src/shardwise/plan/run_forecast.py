@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
-from shardwise.plan.costs.saved_on_host import saved_on_host
+from shardwise.plan.costs.recompute import saved_on_host
 from shardwise.plan.memory import forecast_memory, holdings_of, moments
 from shardwise.plan.search import ask, work_on
 from shardwise.plan.time import num_steps

@@ -5,9 +5,9 @@ import json
 import logging
 import sys
 
-from shardwise.train.rehearsing.profiles import answer
+from shardwise.train.rehearsing.command import answer_profiles
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
     answers, sys.stdout = sys.stdout, sys.stderr  # where what libraries print goes
-    json.dump(answer(json.load(sys.stdin)), answers)
+    json.dump(answer_profiles(json.load(sys.stdin)), answers)

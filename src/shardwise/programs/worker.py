@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from shardwise.spec.run import RunDirectory
-from shardwise.train.watching.signals import end_process
+from shardwise.train.watching.watchdog import end_process
 from shardwise.train.worker import run_rank
 
 

@@ -6,8 +6,7 @@ from statistics import median
 
 from shardwise.report.contents import Check
 from shardwise.report.fields import number, numbers, section, text, whole
-from shardwise.report.run_files import Sources
-from shardwise.report.starts import Record, planned
+from shardwise.report.run_files import Record, Sources, planned
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Candidate

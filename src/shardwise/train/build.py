@@ -26,8 +26,7 @@ from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS
 from shardwise.train.guards.checks import read_back_states
 from shardwise.train.guards.read_back import LiveTypes, read_back_places
 from shardwise.train.measuring.memory import MemoryMeter
-from shardwise.train.measuring.metrics import Metrics
-from shardwise.train.measuring.trackers import Trackers
+from shardwise.train.measuring.metrics import Metrics, Trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
 from shardwise.train.precision import LossScale
@@ -174,9 +173,7 @@ def _model(
     fill: Materialise,
 ) -> TrainedModel:
     """The loaded model, whose attention knows of context parallel and of packed rows."""
-    context = Context(world.mesh["cp"]) if world.layout.cp > 1 else None
-    if context is not None:
-        context.register()
+    context = Context.registered(world)
     try:
         revision = revision_of(run, job.model)
         said = {"chat_template": prepared.get("chat_template"), "ends": learned_ends(prepared)}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from jinja2 import TemplateError
 
-from shardwise.catalog.processors import available_memory
+from shardwise.catalog.devices import available_memory
 from shardwise.errors import DoesNotFitError, InputError, ShardwiseError, UnsupportedError, said
 from shardwise.models.built.shape import shape_of
 from shardwise.models.load import build_on_meta, read_config

@@ -7,10 +7,9 @@ from shardwise.data.micro_batches import GlobalBatch
 from shardwise.spec.run import EVALUATION, SAVING
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import REPLICA_CHECK_STEPS, GuardError, check_finite, check_replicas, check_sights
-from shardwise.train.optim import gradient_norm
-from shardwise.train.update import Update
+from shardwise.train.optim import Update, gradient_norm
 from shardwise.train.watching.journal import Journal
-from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import StopFlag
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from shardwise.catalog.processors import available_memory, free_disk
+from shardwise.catalog.devices import available_memory, free_disk
 from shardwise.catalog.stated import published_as
 from shardwise.data.store import open_prepared
 from shardwise.errors import DataError, InputError, WorkerFailedError

@@ -29,7 +29,7 @@ from shardwise.models.stage import StagePlace, final_norm, keep_stage, outer_mod
 from shardwise.models.weights import Weights
 from shardwise.models.wrapper import Beside, find_inside, language_weights, leave_others, pattern_of, text_config
 from shardwise.parallel.apply import Spread, Stage, parallelize
-from shardwise.parallel.context import NAME as CONTEXT
+from shardwise.parallel.context import attention_of
 from shardwise.parallel.experts import RealRows
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
@@ -361,11 +361,6 @@ def join_where_alone(model: nn.Module, execution: Execution) -> None:
     again = execution.compile and execution.gradient_checkpointing != "none"
     if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble":
         join_products(model, together=not again)
-
-
-def attention_of(execution: Execution) -> str:
-    """transformers' name of the kernel."""
-    return CONTEXT if execution.layout.cp > 1 else execution.attn_implementation
 
 
 def _slicing(

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import cast
 
 import torch
@@ -13,7 +12,7 @@ import torch.distributed as dist
 from shardwise.data.micro_batches import GlobalBatch, MicroBatch
 from shardwise.models.routing import Balance
 from shardwise.parallel.apply import Spread
-from shardwise.parallel.context import own_parts
+from shardwise.parallel.context import taking_parts
 from shardwise.parallel.mesh import World, to_device
 from shardwise.parallel.single_stage import Inputs
 from shardwise.train.cross_entropy import RowLoss, Targets
@@ -119,9 +118,9 @@ class GradientAccumulator:
         return next((sample for sample in found if sample >= 0), None)
 
     def _inputs(self, micros: Sequence[MicroBatch], row_losses: Sequence[RowLoss] | None = None) -> list[Inputs]:
-        layout, device = self.world.layout, self.world.device
+        device = self.world.device
         # This rank's parts of whole rows [batch, length], whose labels are shifted already.
-        own = partial(own_parts, degree=layout.cp, index=layout.coordinates(self.world.rank).cp)
+        own = taking_parts(self.world)
 
         def targets(micro: MicroBatch, row_loss: RowLoss | None) -> Targets:
             if self.preferences is None:

@@ -31,20 +31,18 @@ from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_start, read_json, write_json
 from shardwise.train.build import Build, build
-from shardwise.train.device import check_device, check_memory
+from shardwise.train.device import check_device, check_memory, explained
 from shardwise.train.guards.checks import agree, check_batches, check_layout, check_replicas, check_trained, gather
 from shardwise.train.guards.read_back import together
 from shardwise.train.loop import LoopOutcome, train
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.measuring.metrics import peak_flops
-from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import Progress, stated_seconds
-from shardwise.train.watching.signals import StopFlag, ended_after
-from shardwise.train.watching.watchdog import Watch
+from shardwise.train.watching.watchdog import StopFlag, Watch, ended_after
 
 #: Pending writes end before process groups are destroyed: ranks do not wait longer for peers.
 TEARDOWN_SECONDS = 10.0

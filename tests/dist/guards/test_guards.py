@@ -31,8 +31,7 @@ from shardwise.train.build import Build
 from shardwise.train.guards import checks
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.watching.journal import Journal
-from shardwise.train.watching.signals import StopFlag
-from shardwise.train.watching.watchdog import Watch
+from shardwise.train.watching.watchdog import StopFlag, Watch
 from tests.dist.cells import LAYOUTS, composed, execution, prepare_cell, run_built, spread, train_on
 from tests.dist.worlds import run_world, said_by
 

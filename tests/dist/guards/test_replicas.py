@@ -17,8 +17,7 @@ from shardwise.train.guards import checks
 from shardwise.train.guards.checks import GuardError, check_replicas, part_hashes
 from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.watching.journal import Journal
-from shardwise.train.watching.signals import StopFlag
-from shardwise.train.watching.watchdog import Watch
+from shardwise.train.watching.watchdog import StopFlag, Watch
 from tests.dist.cells import LAYOUTS, ZERO1, prepare_cell, run_built, spread, train_on
 from tests.dist.worlds import run_world, said_by
 

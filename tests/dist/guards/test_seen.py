@@ -12,7 +12,7 @@ from shardwise.spec.run import read_metrics
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError
 from shardwise.train.loop import train
-from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import StopFlag
 from tests.dist.cells import execution, journal_of, prepare_cell, run_built
 from tests.dist.worlds import said_by
 

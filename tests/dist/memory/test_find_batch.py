@@ -5,7 +5,7 @@ import re
 import pytest
 
 from shardwise import api
-from shardwise.catalog import processors
+from shardwise.catalog import devices
 from shardwise.errors import WorkerFailedError
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory, read_json, read_metrics
@@ -19,7 +19,7 @@ TRAIN = {"max_steps": 1, "warmup_steps": 0, "gradient_checkpointing": "none"}
 @pytest.mark.parametrize(("layout", "mebibytes"), [("ddp", 38), ("fsdp", 36)])
 def test_what_fits_despite_its_forecast_is_found_and_kept(layout, mebibytes, make_job, tmp_path, monkeypatch) -> None:
     """For the forecast's margin 16 rows are too many, and they take less."""
-    monkeypatch.setattr(processors, "available_memory", lambda: 2 * mebibytes * MIB)
+    monkeypatch.setattr(devices, "available_memory", lambda: 2 * mebibytes * MIB)
     train = TRAIN | {"global_batch_size": 32, "save_steps": 1}
     job = make_job("wide", train=train, hardware="cpu:2", layout=layout, output_dir=str(tmp_path / "run"))
     run = api.train(job, find_micro_batch=True).run
@@ -40,7 +40,7 @@ def test_what_fits_despite_its_forecast_is_found_and_kept(layout, mebibytes, mak
 
 
 def test_steps_that_take_more_than_there_is_are_no_fit(make_job, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(processors, "available_memory", lambda: 33 * MIB)
+    monkeypatch.setattr(devices, "available_memory", lambda: 33 * MIB)
     job = make_job("wide", train=TRAIN | {"global_batch_size": 16}, hardware="cpu:1", output_dir=str(tmp_path / "run"))
     plan = read_plan(api.train(job, find_micro_batch=True).run.plan)
     assert [(one.micro_batch_size, one.fits) for one in plan.found_batch.tried] == [(8, True), (16, False)]

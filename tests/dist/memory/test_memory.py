@@ -13,7 +13,7 @@ from shardwise.catalog.models import read_model
 from shardwise.models.built.shape import shape_of
 from shardwise.models.weights import Weights
 from shardwise.parallel import pipeline, single_stage
-from shardwise.parallel.deferred_reduction import groups_of, whole_gradients
+from shardwise.parallel.fsdp import groups_of, whole_gradients
 from shardwise.parallel.ownership import local_part
 from shardwise.plan.answer import make_plan
 from shardwise.plan.work.inventory import take_inventory

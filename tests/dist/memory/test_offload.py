@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from shardwise.parallel.deferred_reduction import groups_of
+from shardwise.parallel.fsdp import groups_of
 from shardwise.parallel.optimizer.stepped import LocalParts, Stepped
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.axes import Layout

@@ -20,7 +20,7 @@ from shardwise.spec.job.strict import from_plain
 from shardwise.spec.model.profile import ModelProfile
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.splits import splits
-from shardwise.train.rehearsing.profiles import answer
+from shardwise.train.rehearsing.command import answer_profiles
 from tests.dist.cells import prepare_cell
 from tests.dist.worlds import skip_without
 
@@ -55,7 +55,7 @@ def config_of_family(family: str) -> dict[str, Any]:
 def with_profiles(shape: ModelShape, job: Any, cluster: Any) -> ModelShape:
     """A shape with the profiles of a job, which this process measures."""
     question = {"job": job.to_json(), "shape": shape.to_json(), "config": config_of(job.model), "cuda": False}
-    found = answer(question | {"executions": [one.to_json() for one in open_executions(job, shape, cluster)]})
+    found = answer_profiles(question | {"executions": [one.to_json() for one in open_executions(job, shape, cluster)]})
     assert "refused" not in found, found
     return replace(shape, profiles=tuple(from_plain(ModelProfile, one) for one in found["profiles"]))
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from shardwise.parallel import compiled, saved_on_host
-from shardwise.parallel.saved_on_host import SavedOnHost
+from shardwise.parallel import compiled, recompute
+from shardwise.parallel.recompute import SavedOnHost
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import SAVED_ON_GPU, Execution
 from shardwise.spec.run import RunDirectory
@@ -141,11 +141,11 @@ def test_what_two_blocks_saved_is_on_the_gpu_at_a_time_and_every_copy_is_waited_
     blocks = [kind() for _ in range(6)]
     given = torch.randn(3, 4)
     expected, streams = gradient_of(blocks, given), Streams()
-    monkeypatch.setattr(saved_on_host, "torch", streams)
-    all_saved, here = list[saved_on_host._Saved](), list[int]()
+    monkeypatch.setattr(recompute, "torch", streams)
+    all_saved, here = list[recompute._Saved](), list[int]()
     for name in ("_leave", "_fetch"):
         _note(monkeypatch, name, all_saved, here)
-    saved_on_host.keep_saved_on_host(blocks, torch.device("cuda"))
+    recompute.keep_saved_on_host(blocks, torch.device("cuda"))
     for _ in range(2):
         assert torch.equal(gradient_of(blocks, given), expected)
     assert max(here) == SAVED_ON_GPU - (tensors == 1), "a sole tensor was handed over"
@@ -157,11 +157,11 @@ def test_what_two_blocks_saved_is_on_the_gpu_at_a_time_and_every_copy_is_waited_
 def test_what_comes_for_a_block_that_trains_nothing_stays_until_its_copy_is_waited_for(monkeypatch) -> None:
     """Of the blocks below the first that trains, the last is fetched, and never asked for."""
     blocks = [Recomputed().requires_grad_(index > 2) for index in range(6)]
-    monkeypatch.setattr(saved_on_host, "torch", Streams())
-    all_saved, kept = list[saved_on_host._Saved](), list[SavedOnHost]()
+    monkeypatch.setattr(recompute, "torch", Streams())
+    all_saved, kept = list[recompute._Saved](), list[SavedOnHost]()
     _note(monkeypatch, "_fetch", all_saved, [])
-    monkeypatch.setattr(saved_on_host, "SavedOnHost", lambda device: kept.append(SavedOnHost(device)) or kept[0])
-    saved_on_host.keep_saved_on_host(blocks, torch.device("cuda"))
+    monkeypatch.setattr(recompute, "SavedOnHost", lambda device: kept.append(SavedOnHost(device)) or kept[0])
+    recompute.keep_saved_on_host(blocks, torch.device("cuda"))
     for _ in range(2):
         gradient_of(blocks, torch.randn(3, 4), asks=False)
         assert [saved for saved in all_saved if saved.moved is not None] == [kept[0]._coming]
@@ -169,7 +169,7 @@ def test_what_comes_for_a_block_that_trains_nothing_stays_until_its_copy_is_wait
     assert all(saved.moved is None for saved in all_saved)
 
 
-def _note(monkeypatch: pytest.MonkeyPatch, name: str, all_saved: list[saved_on_host._Saved], here: list[int]) -> None:
+def _note(monkeypatch: pytest.MonkeyPatch, name: str, all_saved: list[recompute._Saved], here: list[int]) -> None:
     """Notes, behind each call, of how many blocks something is on the device."""
     whole = getattr(SavedOnHost, name)
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from shardwise.catalog.models import read_model
-from shardwise.parallel.deferred_reduction import groups_of
+from shardwise.parallel.fsdp import groups_of
 from shardwise.plan.costs.fsdp import unsharded_weights
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.work.in_flight import Flight, Scene

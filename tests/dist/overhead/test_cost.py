@@ -12,8 +12,7 @@ from shardwise.data.digests import look
 from shardwise.spec.layout.axes import Layout
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import REPLICA_CHECK_STEPS, check_finite, check_replicas, check_sights, gather
-from shardwise.train.optim import gradient_norm
-from shardwise.train.update import Update
+from shardwise.train.optim import Update, gradient_norm
 from tests.dist.cells import prepare_cell, run_built, spread
 from tests.dist.worlds import toy_model
 

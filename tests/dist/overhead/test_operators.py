@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from shardwise.data.micro_batches import GlobalBatch
 from shardwise.spec.layout.axes import Layout
 from shardwise.train.build import Build
-from shardwise.train.update import Update
+from shardwise.train.optim import Update
 from tests.dist.cells import prepare_cell, run_built, spread
 
 

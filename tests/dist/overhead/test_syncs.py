@@ -26,7 +26,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.train import loop
 from shardwise.train.build import Build
 from shardwise.train.step import GradientAccumulator
-from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import StopFlag
 from tests.dist.cells import ZERO1, journal_of, prepare_cell, run_built, spread
 from tests.marks import CI
 

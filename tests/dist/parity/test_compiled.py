@@ -8,7 +8,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from shardwise.parallel import compiled
-from shardwise.parallel.ddp import apply_replication
+from shardwise.parallel.gradients import apply_replication
 from shardwise.parallel.mesh import join_world
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution

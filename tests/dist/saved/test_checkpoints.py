@@ -27,7 +27,7 @@ from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.checkpoint import create_states
 from shardwise.train.saving.checkpoint_reader import Reader, TensorShard, digest, read_manifest
 from shardwise.train.watching.journal import Journal
-from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import StopFlag
 from tests.dist import cells
 from tests.dist.cells import interrupt, move, outcome, prepare_cell, resume, run_built, spread, train_cell, train_rank
 from tests.dist.compare import must_be_the_same, relative

@@ -19,7 +19,7 @@ from shardwise.train.build import Build
 from shardwise.train.loop import train
 from shardwise.train.saving import export, final
 from shardwise.train.saving.atomic import SaveError
-from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import StopFlag
 from tests.dist.cells import execution, journal_of, prepare_cell, run_built
 from tests.marks import CI
 

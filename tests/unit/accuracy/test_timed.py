@@ -13,8 +13,8 @@ from accuracy.grid.elsewhere import FOLDER, RATES, TIMES, elsewhere
 from accuracy.grid.stacks import TOYS, forecast_of
 from accuracy.grid.timed import JOBS, LAYOUTS, Timed, regret, summary, timed
 from accuracy.grid.zero import BUCKET
+from shardwise.catalog.calibration import known_stacks
 from shardwise.catalog.rates import VERSION
-from shardwise.catalog.stacks import known_stacks
 
 BY_SIZE, BY_FLOPS = {"64": 0.3e-3, "16777216": 12e-3}, {"1000000": 1e-4, "1000000000": 0.03}
 TYPES = ("float32", "bfloat16", "float16")

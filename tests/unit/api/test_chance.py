@@ -3,7 +3,7 @@
 import pytest
 
 from shardwise import api
-from shardwise.catalog.measured_errors import LEAST_ROWS, OTHERS, OWN, Errors, errors_of
+from shardwise.catalog.calibration import LEAST_ROWS, OTHERS, OWN, Errors, errors_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.forecast import verdict

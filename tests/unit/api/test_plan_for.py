@@ -7,7 +7,7 @@ import pytest
 
 from shardwise import api
 from shardwise.api.plans.for_target import targets_to_plan_for
-from shardwise.catalog.stacks import known_stacks
+from shardwise.catalog.calibration import known_stacks
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.interop.targets import TARGETS
 from shardwise.plan import on_stack

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shardwise import api
-from shardwise.errors import HardwareError, JobError
+from shardwise.errors import HardwareError
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.request import Override, read_request, restricted_to
@@ -49,9 +49,6 @@ def test_a_setting_of_adapters_that_nobody_stated_is_placed_where_the_method_is(
 def test_a_flag_is_named_and_taken_as_the_user_wrote_it() -> None:
     for value in ("a: b", "[1", "null", "1", '"', "x # y", "two\nlines"):
         assert read_request(None, overrides=[Override.of_flag("--model", key="model", value=value)]).job.model == value
-    with pytest.raises(JobError) as caught:
-        read_request(None, overrides=["model=m", Override.of_flag("--method", key="method", value="magic")])
-    assert str(caught.value).startswith("--method magic: method is 'magic'; expected full, lora or qlora")
 
 
 def test_a_plans_execution_is_asked_for_in_full(file: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -101,19 +100,6 @@ def test_a_failed_run_goes_on_when_it_is_started_again(make, job) -> None:
     result = api.train(job("train: {logging_steps: 2, save_steps: 5}"), programs=FAKE)
     assert result.outcome == "finished"
     assert read_job(result.run.resolved).train.logging_steps == 2
-
-
-@pytest.mark.slow
-def test_a_finished_run_whose_result_is_damaged_is_no_success(make, job) -> None:
-    run = api.train(job(), programs=FAKE).run
-    (run.final / "config.json").write_text("")
-    with pytest.raises(errors.DamagedResultError, match=r"config\.json has 0 bytes, and 2 were written") as caught:
-        api.train(job(), programs=FAKE)
-    assert caught.value.exit_code == 1
-    assert f"remove {run.final}, and the same command trains from the beginning" in str(caught.value)
-    shutil.rmtree(run.final)
-    assert api.train(job(), programs=FAKE).outcome == "finished"
-    assert api.train(job(), programs=FAKE).outcome == "already_finished"
 
 
 def test_a_plan_is_obeyed(make, job, tmp_path) -> None:

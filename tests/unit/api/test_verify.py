@@ -87,18 +87,6 @@ def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make, jo
     must_refuse(WorkerFailedError, "no weights", api.verify, job(), layouts=["ddp"], programs=FAKE)
 
 
-@pytest.mark.slow
-def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make, job) -> None:
-    refusing = 'if run.root.name == "fsdp-2":\n    fail("use ddp", input_error=True, error="UnsupportedError")\n'
-    make(refusing + WRONG, name="wrong_worker")
-    parity = api.verify(job(), layouts=["fsdp", "ddp"], programs=FAKE)
-    assert parity.agrees
-    assert [row.layout for row in parity.layouts] == ["ddp-2"]
-    assert parity.unable == (("fsdp-2", "use ddp"),)
-    with pytest.raises(InputError, match="fsdp-2: use ddp\nthere is nothing to compare one process with"):
-        api.verify(job(), layouts=["fsdp"], programs=FAKE)
-
-
 def test_what_cannot_be_answered_is_bad_input(job, monkeypatch) -> None:
     for layouts, said in ((["single"], "nothing to compare"), (["tp-3"], "tp-3: tp = 3 does not divide")):
         must_refuse(InputError, said, api.verify, job(), layouts=layouts)

@@ -14,8 +14,7 @@ from shardwise.api.plans import shapes
 from shardwise.catalog.engines import KINDS, LLAMA_CPP, VLLM, adapter_lines, model_lines, rank_of
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.hub import is_hub_id
-from shardwise.catalog.measured import measured
-from shardwise.catalog.models import find_model, known_models, read_model
+from shardwise.catalog.models import find_model, known_models, measured, read_model
 from shardwise.errors import ModelError
 from tests.dist.worlds import said_by
 from tests.refusals import must_refuse

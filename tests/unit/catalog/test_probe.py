@@ -5,10 +5,9 @@ import os
 
 import pytest
 
-from shardwise.catalog.devices import holders_of, system_memory
+from shardwise.catalog.devices import MAX_PROCESSES, NOMINAL_FLOPS, holders_of, system_memory, usable_cores
 from shardwise.catalog.gpus import find_gpu, reserved_bytes
 from shardwise.catalog.probe import LIBRARIES, machine_facts, this_machine
-from shardwise.catalog.processors import MAX_PROCESSES, NOMINAL_FLOPS, usable_cores
 from shardwise.errors import HardwareError
 from shardwise.units import GIB, MIB
 from tests.dist.worlds import said_by

@@ -10,8 +10,8 @@ import pytest
 
 from shardwise import api
 from shardwise.api.plans import probing
+from shardwise.catalog.devices import cpu_model, usable_cores
 from shardwise.catalog.gpus import find_gpu, parse_hardware
-from shardwise.catalog.processors import cpu_model, usable_cores
 from shardwise.catalog.rates import VERSION, Rates, hardware_file, read_rates, with_rates, write_rates
 from shardwise.cli.machine import lines
 from shardwise.cli.main import main

@@ -14,22 +14,25 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 CEILINGS = {
     "": 230,
     "api": 2990,
-    "catalog": 3230,
-    "cli": 1800,
+    "catalog": 3210,
+    "cli": 1790,
     "data": 4880,
     "interop": 1380,
-    "launch": 2940,
+    "launch": 2930,
     "methods": 390,
     "models": 3460,
     "parallel": 2990,
-    "plan": 8580,
+    "plan": 8570,
     "programs": 210,
-    "report": 2290,
-    "spec": 5570,
-    "train": 9310,
+    "report": 2270,
+    "spec": 5600,
+    "train": 9240,
     "web": 1320,
 }
-ALL, ALL_TESTS = 51500, 32540
+ALL, ALL_TESTS = 51400, 32430
+
+#: Modules of a folder at most, `__init__.py` among them.
+FILES = 16
 
 #: Characters of a line of a comment or docstring at most.
 COLUMNS = 100
@@ -59,6 +62,11 @@ def test_no_package_is_larger_than_its_ceiling() -> None:
     assert {name: lines for name, lines in found.items() if lines > CEILINGS.get(name, 0)} == {}
     assert found.total() <= ALL
     assert lines_of(TESTS).total() <= ALL_TESTS
+
+
+def test_no_folder_has_many_files() -> None:
+    found = Counter(path.parent for path in modules(SOURCE))
+    assert {folder: files for folder, files in found.items() if files > FILES} == {}
 
 
 def said(lines: list[str], tree: ast.Module) -> Iterator[str]:
@@ -97,4 +105,4 @@ def test_few_modules_share_a_file_name() -> None:
 def test_what_costs_count_is_run_by_a_file_or_folder_of_that_name() -> None:
     run = {name for path in modules(SOURCE / "parallel") for name in (path.stem, *path.parts)}
     counted = {path.stem for path in modules(SOURCE / "plan/costs")}
-    assert counted - run == {"attention", "autocast", "block", "loss", "products", "piece"}
+    assert counted - run == {"autocast", "loss", "products", "piece"}

@@ -238,9 +238,11 @@ def test_a_damaged_result_is_named(finished: RunDirectory, damage: Callable[[Pat
     assert caught.value.exit_code == 1
 
 
-def test_the_way_out_names_the_newest_checkpoint(finished: RunDirectory) -> None:
+def test_the_way_out_is_the_beginning_or_the_newest_checkpoint(finished: RunDirectory) -> None:
+    (finished.final / "config.json").unlink()
+    with pytest.raises(DamagedResultError, match=f"remove {finished.final}, and the same command trains from the beg"):
+        has_result(finished, job())
     for step in (2, 4):
         write_json(finished.checkpoint(step) / "manifest.json", {})
-    (finished.final / "config.json").unlink()
     with pytest.raises(DamagedResultError, match=r"config\.json is missing.* goes on from checkpoint-4 and writes it"):
         has_result(finished, job())

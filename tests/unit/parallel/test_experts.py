@@ -14,7 +14,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBl
 from shardwise.parallel.context import Context
 from shardwise.parallel.context_attention import _halves
 from shardwise.parallel.experts import RealRows, leave_padding
-from shardwise.plan.costs.attention import multiplications
+from shardwise.plan.costs.products import multiplications
 from shardwise.train.step import _places
 from tests.unit.plan.asking import Layout, execution, job, shape, work
 

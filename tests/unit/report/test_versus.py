@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardwise.report.collect import collect
-from shardwise.report.pages.versus_page import bars_of, versus_html
+from shardwise.report.pages.plan_page import bars_of, versus_html
 from shardwise.report.versus import Contender, Turns, Versus, contender, ranked
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution

@@ -11,8 +11,7 @@ from transformers.optimization import Adafactor
 
 from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.layout.execution import OptimizerName
-from shardwise.train.optim import build_optimizer, build_schedule, gradient_norm
-from shardwise.train.update import Update
+from shardwise.train.optim import Update, build_optimizer, build_schedule, gradient_norm
 
 CPU = torch.device("cpu")
 

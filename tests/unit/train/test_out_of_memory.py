@@ -15,8 +15,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, MemoryForecast, RankMemory, TimeForecast
 from shardwise.spec.run import EVALUATION, RunDirectory, write_json
+from shardwise.train.device import Measured, OutOfMemoryError, _measure, explained, is_out_of_memory, sentence
 from shardwise.train.measuring.memory import Held, MemoryMeter
-from shardwise.train.out_of_memory import Measured, OutOfMemoryError, _measure, explained, is_out_of_memory, sentence
 from shardwise.units import GIB
 from tests.unit.fakes import nvidia_smi
 

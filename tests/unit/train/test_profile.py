@@ -14,10 +14,10 @@ from shardwise.plan.time.pieces import ran_by
 from shardwise.plan.work.block_bytes import profiled_bytes
 from shardwise.spec.model.profile import Amount, ModelProfile
 from shardwise.train.rehearsing.allocator import reserved_bytes
+from shardwise.train.rehearsing.command import lengths_for, narrowed
 from shardwise.train.rehearsing.fake_kernels import _KERNELS, _run
 from shardwise.train.rehearsing.ledger import Allocation, Change
 from shardwise.train.rehearsing.profile import profile_blocks
-from shardwise.train.rehearsing.profiles import lengths_for, narrowed
 from shardwise.units import MIB
 from tests.dist.worlds import skip_without
 from tests.marks import first

@@ -12,12 +12,10 @@ import torch
 from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.watching import progress as module
-from shardwise.train.watching import signals
 from shardwise.train.watching import watchdog as watch
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import FACTOR, LEAST_SECONDS, LONG_SECONDS, STOPPING_SECONDS, stated_seconds
-from shardwise.train.watching.signals import StopFlag
-from shardwise.train.watching.watchdog import Watch
+from shardwise.train.watching.watchdog import StopFlag, Watch
 
 
 class Clock:
@@ -90,7 +88,7 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(stop, monkeypatch) -> 
         signal.raise_signal(signal.SIGTERM)
         stop.listen_for(0.1)
     assert (stop.heard, stop.number) == ((signal.SIGTERM,), signal.SIGTERM)
-    monkeypatch.setattr(signals, "SAME_REQUEST_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "SAME_REQUEST_SECONDS", 0.0)
     stop.number = 0  # or the handler would end this process
     signal.raise_signal(signal.SIGTERM)
     stop.listen_for(0.1)

@@ -8,8 +8,8 @@ import pytest
 from shardwise.launch.follow import Follower, Notice
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.run import RunDirectory
-from shardwise.train.measuring import trackers as measuring
-from shardwise.train.measuring.trackers import Tracker, Trackers
+from shardwise.train.measuring import metrics as measuring
+from shardwise.train.measuring.metrics import Tracker, Trackers
 from shardwise.train.watching.journal import Journal
 
 

@@ -18,8 +18,7 @@ from shardwise.train import device, worker
 from shardwise.train.build import _check_positions
 from shardwise.train.device import check_device, check_memory
 from shardwise.train.watching.journal import Journal
-from shardwise.train.watching.signals import StopFlag
-from shardwise.train.watching.watchdog import Watch
+from shardwise.train.watching.watchdog import StopFlag, Watch
 from shardwise.units import GIB
 from tests.marks import first
 from tests.refusals import said_by

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.api.checks.trials import Trials
+from shardwise.api.checks.comparing import Trials
 from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
 from shardwise.launch.processes.helpers import weights_difference
 from shardwise.launch.trials import REFERENCE, Trial, Unable, clear

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from shardwise.api.checks.comparing import Trying, read_trials
 from shardwise.api.checks.proof import NOTHING_PROVEN, Proof
-from shardwise.api.checks.trials import Trying, read_trials
 from shardwise.api.plans.shapes import find_model, read_request
 from shardwise.api.runs.opening import Programs, Update
 from shardwise.errors import InputError, UnsupportedError

@@ -15,10 +15,9 @@ from shardwise.launch.run_folder import first_difference
 from shardwise.report.collect import collect
 from shardwise.report.contents import Report
 from shardwise.report.pages.charts import curve_data, timeline_chart
-from shardwise.report.pages.plan_page import plan_context
+from shardwise.report.pages.plan_page import plan_context, versus_context
 from shardwise.report.pages.render import render_part, safe_json, static_text
 from shardwise.report.pages.run_page import curves_of, report_context
-from shardwise.report.pages.versus_page import versus_context
 from shardwise.report.run_files import SIGNS
 from shardwise.report.versus import Versus, contender, ranked
 from shardwise.spec.job.file import read_job

@@ -5,16 +5,25 @@ from contextlib import suppress
 from dataclasses import replace
 from math import floor
 
-from shardwise.catalog.calibration import Calibration, MeasuredRun, RunKind, calibration, note_run, noted_runs
-from shardwise.catalog.measured_errors import OTHERS, OWN, errors_of
+from shardwise.catalog.calibration import (
+    OTHERS,
+    OWN,
+    Calibration,
+    MeasuredRun,
+    RunKind,
+    calibration,
+    errors_of,
+    note_run,
+    noted_runs,
+)
+from shardwise.catalog.devices import cpu_model, usable_cores
 from shardwise.catalog.probe import screen_bytes
-from shardwise.catalog.processors import cpu_model, usable_cores
 from shardwise.errors import InputError
 from shardwise.report.contents import Report
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.beside import Chance
 from shardwise.spec.plan.file import read_plan
-from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory, Sentence
+from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory, Sentence, kind_of
 from shardwise.spec.run import RunDirectory
 from shardwise.units import format_gib
 
@@ -125,7 +134,7 @@ def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | N
     first = [] if chosen is None else [chosen]
     others = sorted((one for one in candidates if one is not chosen), key=lambda one: not one.fits)
     why = ((one, one.reasons[0]) for one in others if not one.fits)
-    gave_way = [one.rejection for one, reason in why if getattr(reason, "kind", "") == key]
+    gave_way = [one.rejection for one, reason in why if kind_of(reason) == key]
     sentences = tuple(f"{one.strategy}: {one.reason}" for one in gave_way)
     decided = {(one.strategy, one.layout) for one in (*gave_way, *(one.rejection for one in first))}
     return replace(

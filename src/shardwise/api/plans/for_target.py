@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from shardwise.catalog.stacks import known_stacks
+from shardwise.catalog.calibration import known_stacks
 from shardwise.errors import InputError
 from shardwise.interop.chosen import Chosen
 from shardwise.interop.narrowed import changed_job, narrowed
@@ -12,7 +12,7 @@ from shardwise.plan import on_stack
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import SourceSpec
 from shardwise.spec.job.keys import Job
-from shardwise.spec.plan.forecast import Plan, Sentence
+from shardwise.spec.plan.forecast import Plan, Sentence, kind_of
 from shardwise.units import format_gib
 
 #: Plans a job on a cluster; None is the hardware that the job leaves open.
@@ -91,7 +91,7 @@ def _planned_beside(job: Job, cluster: Cluster | None, *, more: int, planned: Pl
         replace(
             one,
             memory=replace(one.memory, capacity_bytes=gpu.usable_bytes),
-            reasons=tuple(Sentence(reason.replace(*said), getattr(reason, "kind", "")) for reason in one.reasons),
+            reasons=tuple(Sentence(reason.replace(*said), kind_of(reason)) for reason in one.reasons),
         )
         for one in made.candidates
     )

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwise.catalog.config import shape_from_data
+from shardwise.catalog.devices import cpu_cluster, cpu_model, free_disk, usable_cores
 from shardwise.catalog.probe import this_machine
-from shardwise.catalog.processors import cpu_cluster, cpu_model, free_disk, usable_cores
 from shardwise.catalog.rates import (
     SAMPLE,
     SAMPLE_LENGTH,

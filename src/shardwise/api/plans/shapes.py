@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.catalog import models
-from shardwise.catalog.measured import measured
-from shardwise.catalog.rope_scaling import scaled_config, scaled_shape
+from shardwise.catalog.models import measured, scaled_config, scaled_shape
 from shardwise.catalog.stated import UnlistedFamilyError, can_build
 from shardwise.launch.processes.helpers import block_profiles, built_shape
 from shardwise.plan import open_executions

@@ -9,9 +9,8 @@ from shardwise.api.plans.counting import KnownData
 from shardwise.api.plans.planning import Planning
 from shardwise.catalog.gpus import reserved_bytes
 from shardwise.errors import DoesNotFitError, Problem, RunDirectoryError, UnsupportedError
-from shardwise.launch.disk_room import check_disk
 from shardwise.launch.follow import Notice, Phase, StepMetrics, tell
-from shardwise.launch.lock import locked
+from shardwise.launch.lock import check_disk, locked
 from shardwise.launch.processes.command import PREPARATION, WORKER, require_torch
 from shardwise.launch.processes.helpers import prepare_data
 from shardwise.launch.processes.torchrun import Place

@@ -26,10 +26,6 @@ def _opt_projections(d: blocks.Dimensions) -> tuple[Matrix, ...]:
     return (Matrix("project_out", width, d.hidden), Matrix("project_in", d.hidden, width))
 
 
-def _opt_has_final_norm(d: blocks.Dimensions) -> bool:
-    return d.flags["do_layer_norm_before"] and not d.flags["_remove_final_layer_norm"]
-
-
 def _falcon_heads(d: blocks.Dimensions) -> blocks.Dimensions:
     """The new decoder has groups of heads; the old one key-value head, or one for each head."""
     if d.flags["new_decoder_architecture"]:
@@ -54,10 +50,6 @@ def _falcon_misfit(d: blocks.Dimensions) -> str:
 
 def _falcon_parallel(d: blocks.Dimensions) -> bool:
     return d.flags["new_decoder_architecture"] or d.flags["parallel_attn"]
-
-
-def _falcon_shares_norm(d: blocks.Dimensions) -> bool:
-    return _falcon_parallel(d) and len(_falcon_norms(d)) == 1
 
 
 def _falcon_norms(d: blocks.Dimensions) -> tuple[Norm, ...]:
@@ -130,7 +122,9 @@ LAYER_NORM: dict[str, Family] = {
             positions="model.decoder.embed_positions",
         ),
         final_norm=blocks.where(
-            _opt_has_final_norm, blocks.where(_OPT_AFFINE, BIASED_FINAL_NORM, blocks.bare_norms("norm")), blocks.nothing
+            lambda d: d.flags["do_layer_norm_before"] and not d.flags["_remove_final_layer_norm"],
+            blocks.where(_OPT_AFFINE, BIASED_FINAL_NORM, blocks.bare_norms("norm")),
+            blocks.nothing,
         ),
         outer_matrices=_opt_projections,
     ),
@@ -166,7 +160,7 @@ LAYER_NORM: dict[str, Family] = {
         attention=blocks.fused("self_attention", "query_key_value", "dense", bias=blocks.flag("bias")),
         mlp=blocks.beside_attention(
             blocks.plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=blocks.flag("bias")),
-            where=_falcon_shares_norm,
+            where=lambda d: _falcon_parallel(d) and len(_falcon_norms(d)) == 1,
         ),
         norms=_falcon_norms,
         names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),

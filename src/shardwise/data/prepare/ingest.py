@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.catalog.processors import usable_cores
+from shardwise.catalog.devices import usable_cores
 from shardwise.data.prepare.build import Shard, copy_tokens, evaluation_rows, gather, preview, write_store
 from shardwise.data.prepare.cache import FileState, check_untouched
 from shardwise.data.prepare.ends import Ends, count_ends

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from shardwise.catalog.devices import free_disk
 from shardwise.catalog.noted_data import note_data
-from shardwise.catalog.processors import free_disk
 from shardwise.data.prepare.cache import FileState, cache_key, new_entry, one_at_a_time, source_states, tokenizer_hashes
 from shardwise.data.prepare.ingest import Preparation, ingest
 from shardwise.data.prepare.told import say

@@ -19,8 +19,7 @@ from torch import nn
 from shardwise.catalog import stated
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.catalog.models import config_of, read_model
-from shardwise.catalog.rope_scaling import scaled_shape
+from shardwise.catalog.models import config_of, read_model, scaled_shape
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, find_anatomy
 from shardwise.models.built.generic import BuiltDecoder, bare_experts_of
@@ -144,7 +143,7 @@ def _refuse_other_kinds(config: Any, *, whole: Any) -> None:
     if behind or any(getattr(one, "is_encoder_decoder", False) for one in (config, whole)):
         raise UnsupportedError("it is the decoder of an encoder-decoder, which reads what an encoder made")
     if whole is not config and not (named := whole.return_dict):
-        raise UnsupportedError(f"return_dict is {named}, and its code reads what its parts give by names; leave it out")
+        raise UnsupportedError(stated.unnamed(named))
     if whole.model_type in ("gemma4", "gemma4_unified") and config.pad_token_id is None:
         raise UnsupportedError("pad_token_id is null, and its code writes it where images stand: write a number")
     if kind in _SHIFTED:

@@ -5,7 +5,19 @@ from shardwise.plan.work import Scene, Work
 from shardwise.spec.layout.execution import heads_at_once
 
 #: Operators that gather keys and values of parts, order them, and compute two parts for one.
-OPERATORS_PER_GATHER = 16
+_OPERATORS_PER_GATHER = 16
+
+
+def operators_of_gather(work: Work) -> int:
+    """Operators that a block's forward has more, on a rank with parts of rows."""
+    return _OPERATORS_PER_GATHER if work.execution.layout.splits_rows else 0
+
+
+def compared(work: Work) -> float:
+    """Of all scores of a row, those that attention with a mask makes: a part of a row is compared
+    with what lies before its end, the whole row with itself."""
+    cp = work.execution.layout.cp
+    return 1.0 if cp == 1 else (2 * cp + 1) / (4 * cp)
 
 
 def all_gathered_keys(scene: Scene) -> float:

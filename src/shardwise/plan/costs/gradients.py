@@ -1,8 +1,9 @@
-"""Gradients summed after a step's last backward, where neither DDP nor FSDP did it before."""
+"""Gradients that DDP reduces beside the backward, a bucket for each block, or that are summed after
+a step's last backward, where FSDP has not done it."""
 
-from shardwise.plan.costs.piece import NO_TIME, RankTime
+from shardwise.plan.costs.piece import NO_TIME, MessageTime, RankTime
 from shardwise.plan.rates import RankGroup, group_of
-from shardwise.plan.work import REDUCTION_BYTES, Scene, Work
+from shardwise.plan.work import REDUCTION_BYTES, Outer, Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
 
 
@@ -42,3 +43,19 @@ def sum_of_ends(work: Work) -> RankTime:
     pipe = group_of(work.cluster, layout, "pp")
     seconds = RankGroup(size=2, link=pipe.hop or pipe.link).all_reduce(held)
     return RankTime(seconds, 0.0, seconds)
+
+
+def bucket_bytes(scene: Scene) -> float:
+    """Gradients in the buckets of data parallelism, which stay between steps."""
+    return scene.holding.gradients if scene.work.replicated else 0
+
+
+def reduced_messages(work: Work, *, outer: Outer) -> MessageTime:
+    """What DDP sends in the last backward: a bucket for each block, in the gradients' own type."""
+    width = work.types.trainable
+    group = group_of(work.cluster, work.execution.layout, "dp_replicate", "dp_shard")
+    return MessageTime(
+        reduce=group.all_reduce(work.trained_of_mean * width),
+        outer_reduce=group.all_reduce(outer.rest.trained_elements * width),
+        head_reduce=group.all_reduce(outer.head.trained_elements * width),
+    )

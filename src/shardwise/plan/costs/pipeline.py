@@ -1,8 +1,8 @@
 """Pipeline stages: what micro-batches in flight keep, and messages of ranks: bytes, seconds."""
 
 from shardwise.plan.costs.autocast import kept_casts
-from shardwise.plan.costs.block import saved_by_blocks, shared
 from shardwise.plan.costs.loss import made_head_gradient, saved_by_head
+from shardwise.plan.costs.recompute import saved_by_blocks, shared
 from shardwise.plan.rates import group_of
 from shardwise.plan.work import Alive, Scene, Work, longest_round
 from shardwise.spec.layout.axes import Layout, stages_per_rank

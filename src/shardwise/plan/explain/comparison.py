@@ -106,7 +106,7 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
         return f"its ranks go through {sees} sequences a step, padding among them, against {others}"
     if candidate.execution.micro_batch_size < chosen.execution.micro_batch_size:
         return f"its micro-batches of {candidate.execution.micro_batch_size} use the GPU less well"
-    mine_sliced, best_sliced = (one.execution.layout.tp * one.execution.layout.cp for one in (candidate, chosen))
+    mine_sliced, best_sliced = (one.execution.layout.ranks_per_row for one in (candidate, chosen))
     if mine_sliced > best_sliced:
         return "its pieces of work are smaller, and use the GPU less well"
     return "what it moves takes the GPU's time beside the same work"

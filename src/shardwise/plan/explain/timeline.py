@@ -90,14 +90,14 @@ def _lane_ranks(layout: Layout) -> list[int]:
 def _lanes(work: Work, streams: Streams, *, left: int) -> tuple[Lane, ...]:
     """A lane for each pipeline coordinate; `left` micro-batches are not laid out."""
     layout, seconds = work.execution.layout, step_of(work).seconds
-    inside = layout.world_size // layout.pp
     stages = stages_of(work, pieces_of(work))
     once = [stage.forward_pass.computing + stage.backward_pass.computing for stage in stages]
     lanes: list[Lane] = []
     for pp, first in enumerate(_lane_ranks(layout)):
         drawn = sum(span.end - span.start for span in streams.spans if span.rank == first and span.kind in COMPUTING)
         computing = drawn + left * sum(once[index] for index in layout.stages_of(pp))
-        lanes.append(Lane(ranks=tuple(range(first, first + inside)), computing=min(1.0, computing / seconds)))
+        ranks = range(first, first + layout.ranks_per_stage)
+        lanes.append(Lane(ranks=tuple(ranks), computing=min(1.0, computing / seconds)))
     return tuple(lanes)
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 from itertools import takewhile
 from math import ceil, inf
 
-from shardwise.plan.costs.attention import attention_seconds
 from shardwise.plan.costs.context import gathered_bytes, key_seconds
 from shardwise.plan.costs.piece import device_of
+from shardwise.plan.costs.products import attention_seconds
 from shardwise.plan.explain.comparison import percent
 from shardwise.plan.search import Choice, Forecasts, Search, changed, considered, sized, why_eager
 from shardwise.plan.time import num_steps

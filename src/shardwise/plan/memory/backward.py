@@ -4,9 +4,9 @@ way, and does not add up with weights made to be used and with gradients."""
 from collections.abc import Iterator
 
 from shardwise.plan.costs.autocast import fresh_gradient, weight_casts
-from shardwise.plan.costs.block import of_one_block, shared
 from shardwise.plan.costs.context import all_gathered_keys
 from shardwise.plan.costs.fsdp import all_gather_input, reduce_scatter_buffers, reduce_scatter_copy, unsharded_unit
+from shardwise.plan.costs.recompute import of_one_block, shared
 from shardwise.plan.work import Alive, Scene
 from shardwise.spec.model.profile import ModelProfile
 

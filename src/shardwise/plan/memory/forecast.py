@@ -8,8 +8,8 @@ from functools import lru_cache
 from math import inf
 from typing import Any, NamedTuple
 
-from shardwise.plan.costs.deferred_reduction import turns
-from shardwise.plan.costs.saved_on_host import saved_on_host
+from shardwise.plan.costs.fsdp import turns
+from shardwise.plan.costs.recompute import saved_on_host
 from shardwise.plan.memory.instants import instants
 from shardwise.plan.work import (
     Alive,
@@ -202,7 +202,7 @@ class Peaks:
             return self._last[1]
         blocks = (execution.precision, execution.gradient_checkpointing, execution.compile, execution.mlp)
         attention, layout = execution.attn_implementation, execution.layout
-        key = (layout.tp, layout.cp, execution.gathers_weights, attention, *blocks)
+        key = (*layout.row_degrees, execution.gathers_weights, attention, *blocks)
         if key not in self._works:
             if key not in self.shared:
                 model, cluster, inventory = self.model, self.cluster, self.inventory

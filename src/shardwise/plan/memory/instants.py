@@ -9,12 +9,10 @@ from typing import Literal
 
 from shardwise.plan.costs import loss, pipeline
 from shardwise.plan.costs.autocast import head_cast, kept_casts, step_casts, waiting_for_casts, weight_casts
-from shardwise.plan.costs.block import saved_by_blocks, shared
-from shardwise.plan.costs.ddp import bucket_bytes
-from shardwise.plan.costs.deferred_reduction import adds_in_place, kept_gradients
-from shardwise.plan.costs.fsdp import reduce_scatter_copy, unsharded_weights
-from shardwise.plan.costs.gradients import all_reduce_buffer
+from shardwise.plan.costs.fsdp import adds_in_place, kept_gradients, reduce_scatter_copy, unsharded_weights
+from shardwise.plan.costs.gradients import all_reduce_buffer, bucket_bytes
 from shardwise.plan.costs.optimizer import step_temporaries
+from shardwise.plan.costs.recompute import saved_by_blocks, shared
 from shardwise.plan.costs.zero1 import all_gather_buffer
 from shardwise.plan.memory.backward import backward_of_block
 from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, workspace_bytes

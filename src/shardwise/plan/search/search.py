@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from shardwise.catalog.measured_errors import OWN, errors_of
+from shardwise.catalog.calibration import OWN, errors_of
 from shardwise.plan.search.executions import bases, considered, offloads, sized, sizes_on
 from shardwise.plan.search.forecasts import HOST_OVER_GPU_MEMORY, Forecasts, bytes_beyond_host, ways_to_reduce
 from shardwise.plan.search.goals import Found, chosen_of, doubt_of, least_of, tie_of

@@ -3,15 +3,19 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from shardwise.plan.costs.attention import attention_seconds, kernel_seconds, row_length
 from shardwise.plan.costs.autocast import weight_bytes
-from shardwise.plan.costs.context import OPERATORS_PER_GATHER, key_seconds
+from shardwise.plan.costs.context import key_seconds, operators_of_gather
 from shardwise.plan.costs.experts import dealing, routed_seconds
 from shardwise.plan.costs.loss import head_and_loss
 from shardwise.plan.costs.piece import BlockTime, RankTime, device_of, launched
-from shardwise.plan.costs.products import fused_share, seconds_of_products
-from shardwise.plan.costs.recompute import dispatched_operators, seconds_again
-from shardwise.plan.costs.saved_on_host import copied_seconds
+from shardwise.plan.costs.products import (
+    attention_seconds,
+    fused_share,
+    kernel_seconds,
+    row_length,
+    seconds_of_products,
+)
+from shardwise.plan.costs.recompute import copied_seconds, dispatched_operators, seconds_again
 from shardwise.plan.costs.tensor import slice_seconds, whole_gradients
 from shardwise.plan.rates import Device
 from shardwise.plan.work import Work
@@ -97,7 +101,7 @@ def _by_rules(work: Work, device: Device, tokens: float) -> BlockTime:
         remade=remade,
         between=between,
         attention=attention,
-        operators=operators + (OPERATORS_PER_GATHER if work.execution.layout.cp > 1 else 0),
+        operators=operators + operators_of_gather(work),
     )
 
 

@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import NamedTuple
 
-from shardwise.plan.costs.ddp import reduced_messages
 from shardwise.plan.costs.fsdp import num_units, sharded_messages
+from shardwise.plan.costs.gradients import reduced_messages
 from shardwise.plan.costs.piece import MessageTime, RankTime, device_of
 from shardwise.plan.costs.pipeline import send_seconds
 from shardwise.plan.rates import group_of

@@ -62,7 +62,7 @@ class BlockSetting:
     stream_dropout: bool = False
     score_dropout: bool = False
     tp: int = 1
-    cp: int = 1
+    in_parts: bool = False
     compiled: bool = False
     tiled: bool = False
     cuda: bool = True
@@ -225,7 +225,7 @@ def _products(model: ModelShape, setting: BlockSetting) -> tuple[float, ...]:
     adapters = [_rank(m.name, setting) * c for m in model.matrices if m.name in setting.inventory.adapted]
     attended = (_output_width(model) * c, model.num_attention_heads * FLOAT32_BYTES)
     attention = attended if setting.attention in KEPT_BY_SELECTIVE else ()
-    if setting.cp > 1 and not (setting.masked or setting.cuda):
+    if setting.in_parts and not (setting.masked or setting.cuda):
         attention *= 2  # of two pieces each, which are joined (`parallel/context_attention.py`)
     # What was summed over slices stands beside the summands.
     summed = [read, read] if setting.tp > 1 else []
@@ -304,7 +304,7 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Blo
         return len(kept) * size
     # Attention keeps its own output; where it can be read in place, that is the same memory.
     rejoined = model.partial_rotary and setting.attention != "varlen"
-    copies_output = setting.attention == "eager" or widened or ((rejoined or setting.masked) and setting.cp == 1)
+    copies_output = setting.attention == "eager" or widened or ((rejoined or setting.masked) and not setting.in_parts)
     return 0.0 if reads == "attention_output" and not copies_output else size
 
 
@@ -339,7 +339,7 @@ def _attention(model: ModelShape, setting: BlockSetting) -> float:
         scores = model.num_attention_heads * setting.length
         read = 2 * query + _output_width(model) + 3 * scores
         return read * FLOAT32_BYTES + _attention_output(model, setting)
-    if (setting.masked and setting.cp == 1) or setting.attention == "eager":
+    if (setting.masked and not setting.in_parts) or setting.attention == "eager":
         read = query + query + _output_width(model)  # keys and values, for each group of heads
     elif fused and not model.position_parameters:
         # Rotated queries and keys are new; values are a view that keeps the whole fused output.

@@ -31,7 +31,7 @@ class Flight:
 class Scene:
     """A micro-batch on the ranks of a holding, with others in flight, for one instant. `beside`:
     the work of the others, if their rows have another length. `turn`: whose gradients, if only a
-    step's last micro-batch reduces them (`costs/deferred_reduction.py`); None if all do."""
+    step's last micro-batch reduces them (`costs/fsdp.py`); None if all do."""
 
     work: Work
     holding: Holding

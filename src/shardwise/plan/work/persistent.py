@@ -46,8 +46,8 @@ class Holding:
         """The ranks that hold this."""
         degree = layout.shard_degree
         return tuple(
-            self.part.pp * layout.world_size // layout.pp + (outer * degree + shard) * layout.tp + tp
-            for outer in range(layout.world_size // (layout.pp * degree * layout.tp))
+            self.part.pp * layout.ranks_per_stage + (outer * degree + shard) * layout.tp + tp
+            for outer in range(layout.ranks_per_stage // (degree * layout.tp))
             for shard in self.shards
             for tp in self.part.tp
         )

@@ -74,7 +74,7 @@ class Work:
     def _made_once(self) -> dict[object, Any]:
         # All that results kept by `once` may depend on: what is left out here must be in `differs`.
         execution, layout = self.execution, self.execution.layout
-        axes = (layout.dp_replicate, layout.dp_shard, layout.tp, layout.pp, layout.cp, layout.ep)
+        axes = (*layout.degrees, *layout.expert_degrees)
         shards = (layout.zero_stage, layout.shard_over_cp, layout.reshard_after_forward)
         units = (*shards, layout.min_num_params, layout.schedule == "zero_bubble")
         types = (execution.precision, execution.optimizer, execution.offload)
@@ -83,7 +83,7 @@ class Work:
     @cached_property
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank, every sequence of the maximum length."""
-        return self.rows * -(-self.job.data.max_length // self.execution.layout.cp)
+        return self.rows * self.execution.layout.tokens_per_rank(self.job.data.max_length)
 
     def mean(self, of: Callable[[Unit], float]) -> float:
         """A number of the mean block: times are affine in bytes, so all blocks' sum is right."""
@@ -178,7 +178,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         stream_dropout=model.drops_stream and not job.train.disable_dropout,
         score_dropout=model.drops_scores and not job.train.disable_dropout,
         tp=layout.tp,
-        cp=layout.cp,
+        in_parts=layout.splits_rows,
         compiled=execution.compile,
         tiled=execution.mlp == "chunked",
         cuda=cluster.gpu.kind == "cuda",

@@ -140,6 +140,30 @@ class Layout:
         return self.dp_replicate * self.dp_shard
 
     @property
+    def splits_rows(self) -> bool:
+        """Whether ranks have parts of rows, and attention asks others for keys and values."""
+        return self.cp > 1
+
+    @property
+    def row_degrees(self) -> tuple[int, int]:
+        """Among how many ranks a row's work is divided: by its length, and by widths of blocks."""
+        return self.cp, self.tp
+
+    @property
+    def ranks_per_row(self) -> int:
+        """Ranks of a stage that see the same rows, or parts of them; neighbours, as `AXES` says."""
+        return self.cp * self.tp
+
+    @property
+    def ranks_per_stage(self) -> int:
+        """Ranks that hold the same blocks, or parts of them; neighbours, as `AXES` says."""
+        return self.world_size // self.pp
+
+    def tokens_per_rank(self, length: int) -> int:
+        """Tokens of a row so long on the rank with most of them."""
+        return -(-length // self.cp)
+
+    @property
     def expert_degrees(self) -> tuple[int, ...]:
         """Degrees in the order of `EXPERT_AXES`."""
         outer = self.copies if self.shard_degree > 1 else 1

@@ -157,7 +157,7 @@ class Execution:
     @property
     def breaks_graphs(self) -> bool:
         """Whether a compiled block is several graphs: attention gathers keys, or tiles its MLP."""
-        return self.layout.cp > 1 or self.mlp == "chunked"
+        return self.layout.splits_rows or self.mlp == "chunked"
 
     def mlp_chunk(self, hidden_size: int) -> int:
         """How many positions' MLP runs at once: enough for square products that fill any GPU."""

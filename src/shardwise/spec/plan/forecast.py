@@ -120,6 +120,11 @@ class Sentence(str):
         return made
 
 
+def kind_of(reason: str) -> str:
+    """The kind of a sentence; a plain text has none."""
+    return getattr(reason, "kind", "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
     """A way of spreading the work that was not taken, and the sentence that says why."""

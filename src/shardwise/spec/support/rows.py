@@ -83,6 +83,8 @@ def _nearest(model: ModelShape) -> str:
 
 def of_experts(model: ModelShape, layout: Layout, *, quantised: bool = False) -> Iterator[Row]:
     """Why a model's experts are not dealt among ranks; `quantised` ones are not cut inside."""
+    if layout.ep == 1:
+        return
     ep, shards = layout.ep, max(1, layout.shard_degree // layout.ep)
     stacks = [m for kind in model.kinds for m in kind.matrices if m.stacked]
     deals = f"ep = {ep} deals experts among ranks, and {model.family} has none"
@@ -204,7 +206,7 @@ def of_layout(layout: Layout) -> list[Row]:
     zero1 = "ep is not trained with zero1 over several copies of the weights (dp_replicate, shard_over_cp: false)"
     return [
         Row(layout.tp > 1, "ep is not trained with tp by this version", apart),
-        Row(layout.cp > 1 and not layout.shard_over_cp, "ep is not trained with shard_over_cp: false", apart),
+        Row("cp" in layout.copied_over, "ep is not trained with shard_over_cp: false", apart),
         Row(copied, zero1, "shard over all of these ranks, or use fsdp, zero2 or ddp with it"),
     ]
 
@@ -248,7 +250,7 @@ def of_choices(execution: Execution) -> Iterator[Row]:
     layout, kind, kernel = execution.layout, execution.gradient_checkpointing, execution.attn_implementation
     selective, dealt, cut = execution.recompute == "selective", layout.ep > 1, _is_cut(layout)
     rule, on_host, key = execution.optimizer_rule, execution.optimizer_on_host, "train.gradient_checkpointing"
-    if layout.cp > 1 and kernel != "sdpa":
+    if layout.splits_rows and kernel != "sdpa":
         what = f"attn_implementation {kernel} is not trained under {layout.strategy}"
         yield Row(True, what, "use sdpa", "train.attn_implementation")
     recompute = f"gradient_checkpointing {kind}"

@@ -39,7 +39,7 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
     sliced, staged = rows.of_family(model, layout)
     sliced += rows.of_slices(model, layout, parts)
     cuts = rows.quantised_cuts(model, layout) if method == "qlora" else ()
-    dealt = first(rows.of_experts(model, layout, quantised=method == "qlora")) if layout.ep > 1 else None
+    dealt = first(rows.of_experts(model, layout, quantised=method == "qlora"))
     apart = [*rows.left_out(model, layout), *rows.shared(model, layout)]
     found = [first([*sliced, *cuts]), first(staged), *reasons(rows.in_parts(model, layout)), dealt, *reasons(apart)]
     return _joined(found, stated=stated)

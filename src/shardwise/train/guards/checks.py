@@ -119,8 +119,9 @@ def _check_part(world: World, name: str, tensor: torch.Tensor, *, held: int, sha
     for dim in _sliced_dims(tensor):
         shape[dim] = rows_of_shard(shape[dim], degree=layout.tp, index=at.tp)
     if world.expert_mesh is not None and "ep" in sharded_axes(tensor):
-        shape[0] //= layout.ep
-        shards, index = max(1, shards // layout.ep), world.expert_mesh.get_local_rank("dp_mod_ep")
+        dealt = world.expert_mesh["ep"].size()
+        shape[0] //= dealt
+        shards, index = max(1, shards // dealt), world.expert_mesh.get_local_rank("dp_mod_ep")
     else:
         index = layout.shard_of(world.rank)
     dim = dim_of_shard(tuple(shape), degree=shards) if layout.weight_shards > 1 else 0

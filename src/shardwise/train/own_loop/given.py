@@ -25,6 +25,7 @@ from shardwise.models.anatomy import find_anatomy
 from shardwise.models.built.shape import built_shape
 from shardwise.models.routing import noise_left_out
 from shardwise.models.wrapper import text_config
+from shardwise.parallel.context import attention_of
 from shardwise.parallel.mesh import World
 from shardwise.spec.adapters.targets import adapter_refusals
 from shardwise.spec.job.file import job_from_data
@@ -32,7 +33,7 @@ from shardwise.spec.layout.execution import Execution, Precision
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.checks import gather, part_hashes
-from shardwise.train.model import attention_of, join_where_alone
+from shardwise.train.model import join_where_alone
 from shardwise.train.precision import TYPES, type_name
 
 #: Ends of the names of all that PEFT's LoRA trains here: of matrices, and of copies of modules.

@@ -33,8 +33,7 @@ from shardwise.train.guards.checks import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.model import ModelPart, TrainedModel, cut_parts, spread_parts
 from shardwise.train.optim import norm_of
 from shardwise.train.own_loop.given import Given, untouched
-from shardwise.train.own_loop.handed import Handed
-from shardwise.train.own_loop.part_gradients import plain
+from shardwise.train.own_loop.handed import Handed, plain
 from shardwise.train.own_loop.shares import global_batch
 from shardwise.train.precision import LossScale
 from shardwise.train.saving.export import Result
@@ -85,8 +84,7 @@ def parallelize(
     world = join_world(execution.layout)
     atexit.register(_leave_groups)
     given.agree(world)
-    if execution.layout.cp > 1:
-        Context(world.mesh["cp"]).register()
+    Context.registered(world)
     balance = Balance.of(given.base.config, device=world.device) if shape.has_experts else None
     of_model: dict[str, Any] = {"world": world, "shape": shape, "drops": True}
     parts = cut_parts(partial(given.without_weights, execution), execution, balance=balance, **of_model)

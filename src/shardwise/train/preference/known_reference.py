@@ -22,7 +22,7 @@ from shardwise.spec.job.preference import WITH_REFERENCE
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import hub_revision
 from shardwise.train.model import TrainedModel, build_model
-from shardwise.train.preference.preferences import Logs, Part, Preferences, counts_once
+from shardwise.train.preference.preferences import Logs, Part, Preferences
 from shardwise.train.step import GradientAccumulator
 from shardwise.train.watching.journal import Journal
 
@@ -125,7 +125,7 @@ class KnownReference:
                     found[list(to)] = logs.view(-1, data.sides)[list(at)]
             self.journal.progress.touch()
         # Peers of tensor and context parallel found the same, and may not add it twice.
-        if not counts_once(step.world):
+        if not step.world.is_first_of_row:
             found.zero_()
         dist.all_reduce(found)
         return found.cpu().numpy()

@@ -49,7 +49,6 @@ class Preferences:
         self.train, self.evaluation = Part(batcher=train), None if evaluation is None else Part(batcher=evaluation)
         self.figures = self._none()
         self._divergent: torch.Tensor | None = None
-        self._group = world.mesh["cp"].get_group() if world.layout.cp > 1 else None
 
     def _none(self) -> torch.Tensor:
         return torch.zeros(NUM_FIGURES, dtype=torch.float64, device=self.world.device)
@@ -103,7 +102,7 @@ class Preferences:
 
     def row_log_probs(self, micro: MicroBatch) -> RowLogProbs:
         """For log-probabilities of rows alone."""
-        return RowLogProbs(num_sums=micro.num_rows, group=self._group)
+        return RowLogProbs(num_sums=micro.num_rows, group=self.world.row_group)
 
     def _row_loss(self, part: Part, micro: MicroBatch, reference: torch.Tensor, **of_batch: Any) -> PreferenceLoss:
         device = self.world.device
@@ -121,8 +120,7 @@ class Preferences:
             reference=reference,
             figures=self.figures,
             good=good,
-            group=self._group,
-            parts=self.world.layout.cp,
+            group=self.world.row_group,
             **of_batch,
         )
 
@@ -167,7 +165,7 @@ class Preferences:
             some = every[start : start + per_forward]
             micros = batcher.split(some, num_micro_batches=1, step=0, epoch=0.0).micro_batches
             for micro, logs in zip(micros, outputs(micros, adapters_off=adapters_off), strict=True):
-                if logs is not None and counts_once(self.world):
+                if logs is not None and self.world.is_first_of_row:
                     there = torch.tensor([sample != FILLER for sample in micro.sample_ids], device=logs.device)
                     total += torch.where(there, logs, 0).double().sum()
         dist.all_reduce(total)
@@ -179,12 +177,6 @@ def _taken(known: Logs, micro: MicroBatch) -> torch.Tensor:
     ids = np.array(micro.sample_ids)
     found = np.where((ids == FILLER)[:, None], np.float32(0), known[np.maximum(ids, 0)])
     return torch.from_numpy(found.reshape(-1))
-
-
-def counts_once(world: World) -> bool:
-    """Whether this rank is counted, of those that hold the same rows' log-probabilities."""
-    at = world.layout.coordinates(world.rank)
-    return at.tp == 0 and at.cp == 0
 
 
 @contextmanager

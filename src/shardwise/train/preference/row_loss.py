@@ -42,7 +42,7 @@ class PreferenceLoss:
     parts, 1 at the least, and `reference`: log-probabilities under it, 0 without one; `counts`:
     float32 [samples], 0 for what fills up a batch; `figures`: float64 [NUM_FIGURES], to which it
     adds; `good`: bool [rows] of labelled rows, None for pairs; `divergence`: the KL of the global
-    batch; `text_weight`: as in `Pairs`; `group`: ranks with the other of the rows' `parts`."""
+    batch; `text_weight`: as in `Pairs`; `group`: ranks with the other parts of rows, if any."""
 
     spec: PreferenceSpec
     objective: str
@@ -54,7 +54,11 @@ class PreferenceLoss:
     divergence: float | Tensor = 0.0
     text_weight: float = 0.0
     group: dist.ProcessGroup | None = None
-    parts: int = 1
+
+    @property
+    def parts(self) -> int:
+        """In how many parts rows are."""
+        return 1 if self.group is None else self.group.size()
 
     @property
     def num_sums(self) -> int:

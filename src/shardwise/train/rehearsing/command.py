@@ -1,4 +1,5 @@
-"""Rehearses ranks of an execution (`programs/rehearse.py`).
+"""Rehearses ranks of an execution (`programs/rehearse.py`), and makes the profiles that a job's
+executions need of a model (`programs/block_profiles.py`).
 
 Each rank is a fork of this process, as many at once as there are cores: a process can be in one
 world only.
@@ -9,6 +10,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -18,11 +20,17 @@ from typing import Any
 import torch
 
 from shardwise.errors import InputError, ShardwiseError, said
+from shardwise.models.built.shape import config_from
+from shardwise.models.wrapper import text_config
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.profile import LONGEST_MEASURED, WINDOWS
+from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import RunDirectory
+from shardwise.train.precision import TYPES
+from shardwise.train.rehearsing.profile import profile_blocks
 from shardwise.train.rehearsing.rank import rehearse_rank, write_model
 
 
@@ -95,3 +103,53 @@ def answer(asked: dict[str, Any], *, write: Callable[[dict[str, Any]], None]) ->
         ranks, cuda = asked["ranks"], asked["cuda"]
         found = rehearse_ranks(job, execution, ranks, cuda=cuda, begins=lambda rank: write({"begins": rank}))
         write({"ranks": found})
+
+
+#: Lengths are multiples of a chunk of linear attention, where they are four of them or more.
+_CHUNK = 64
+
+
+def answer_profiles(asked: dict[str, Any]) -> dict[str, Any]:
+    """Of `config`, a config.json's keys, for the `executions` of `job`; `cuda`: as on a GPU;
+    `kernels`: packages whose kernels run there. Returns `profiles`, or `refused`, a sentence."""
+    torch.set_num_threads(1)
+    job, shape = job_from_data(asked["job"]), ModelShape.from_json(asked["shape"])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            lengths = lengths_for(job.data.max_length)
+            profiles = [
+                profile_blocks(
+                    job,
+                    execution,
+                    config=narrowed(config_from(asked["config"]), length=job.data.max_length, lengths=lengths),
+                    shape=shape,
+                    lengths=lengths,
+                    sharded=sharded,
+                    casts=not asked["cuda"],
+                    packages=asked.get("kernels", ()),
+                )
+                for execution in (from_plain(Execution, one) for one in asked["executions"])
+                for sharded in ((False, True) if TYPES[execution.precision].autocasts else (False,))
+            ]
+    except (ShardwiseError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        return {"refused": f"{type(error).__name__}: {said(error)}"}
+    return {"profiles": [asdict(profile) for profile in profiles]}
+
+
+def lengths_for(longest: int) -> tuple[int, int, int]:
+    """Three lengths of rows, the last of which is that of a job, if it is not too long."""
+    last = min(longest, LONGEST_MEASURED)
+    step = _CHUNK if last >= 4 * _CHUNK else 1
+    first, second = (max(step, last // share // step * step) for share in (4, 2))
+    return (first, second, last) if first < second < last else (last, last + 1, last + 2)
+
+
+def narrowed(config: Any, *, length: int, lengths: Sequence[int]) -> Any:
+    """A configuration with windows shorter than all measured rows, where a job's are longer."""
+    text = text_config(config)
+    for key in WINDOWS:
+        width = text.to_dict().get(key)
+        if type(width) is int and lengths[0] <= width < length:
+            setattr(text, key, max(1, lengths[0] // 2))
+    return config

@@ -39,7 +39,6 @@ _PARTS: tuple[tuple[str, str | None], ...] = (
     ("/shardwise/train/rehearsing/", None),
     ("/shardwise/train/cross_entropy.py", "logits"),
     ("/shardwise/train/optim.py", "temporary"),
-    ("/shardwise/train/update.py", "temporary"),
     ("/shardwise/parallel/recompute.py", None),
     ("/shardwise/parallel/single_stage.py", "activations"),
     ("/shardwise/parallel/", "communication"),

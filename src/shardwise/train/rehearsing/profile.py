@@ -30,6 +30,7 @@ from shardwise.models.load import build_on_meta
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.wrapper import find_inside, leave_others
 from shardwise.parallel.apply import parallelize
+from shardwise.parallel.context import attention_of
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -37,7 +38,7 @@ from shardwise.spec.model.profile import Amount, BlockProfile, ModelProfile, Mom
 from shardwise.spec.model.shape import ModelShape
 from shardwise.train.cross_entropy import Targets
 from shardwise.train.loss import LossModule
-from shardwise.train.model import attention_of, cut_parts, join_where_alone
+from shardwise.train.model import cut_parts, join_where_alone
 from shardwise.train.precision import TYPES
 from shardwise.train.rehearsing.fake_kernels import kernels_of
 from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger

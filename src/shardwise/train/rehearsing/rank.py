@@ -28,8 +28,8 @@ from shardwise.models.anatomy import find_blocks
 from shardwise.models.known_ahead import replaced
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
-from shardwise.parallel import ddp
-from shardwise.parallel.deferred_reduction import whole_gradients
+from shardwise.parallel import gradients
+from shardwise.parallel.fsdp import whole_gradients
 from shardwise.parallel.mesh import World, lay_world
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -41,7 +41,7 @@ from shardwise.train.loss import LossModule
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.rehearsing.allocator import reserved_bytes
 from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger
-from shardwise.train.saving.safetensors_writer import Entry, write_hole
+from shardwise.train.saving.atomic import Entry, write_hole
 from shardwise.train.watching.journal import Journal
 
 #: Files are mapped into memory, and some systems map none that is larger than their memory.
@@ -166,7 +166,7 @@ def alone(layout: Layout, *, rank: int, device: torch.device | None = None) -> I
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of timeouts, which a fake group has not
             world = lay_world(layout, rank=rank, device=device or torch.device("cpu"), control="fake")
-        with replaced((ddp, "DistributedDataParallel", _Alone)):
+        with replaced((gradients, "DistributedDataParallel", _Alone)):
             yield world
     finally:
         dist.destroy_process_group()

@@ -26,9 +26,9 @@ from shardwise.spec.layout.axes import rows_of_parts
 from shardwise.spec.run import read_json, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.precision import type_name
+from shardwise.train.saving.atomic import Entry, TensorFile
 from shardwise.train.saving.card import remove_traces
 from shardwise.train.saving.older_names import keep_older_names
-from shardwise.train.saving.safetensors_writer import Entry, TensorFile
 
 #: Bytes of one weight file at most, as in Transformers.
 SHARD_BYTES = 5 * 10**9
@@ -268,8 +268,7 @@ def wanted_tensors(result: Result, *, ownership: Ownership) -> list[Wanted]:
     mine = {name: tuple(p.shape) for name, p in result.saved if name not in ownership.copies}
     found: list[Wanted] = []
     for rank, stage in enumerate(gather(world, mine)):
-        at = world.layout.coordinates(rank)
-        if (at.dp_replicate, at.dp_shard, at.cp, at.tp) == (0, 0, 0, 0):  # one rank tells for its stage
+        if rank % world.layout.ranks_per_stage == 0:  # one rank tells for its stage
             found += [Wanted(name, shape, rank) for name, shape in stage.items()]
     return sorted(found, key=lambda one: -result.dtype(one.name).itemsize)
 

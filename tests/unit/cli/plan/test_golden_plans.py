@@ -10,7 +10,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from shardwise.catalog import processors
+from shardwise.catalog import devices
 from shardwise.spec.layout.execution import Execution
 from shardwise.units import GIB
 from tests.unit.cli.conftest import Shardwise
@@ -47,8 +47,8 @@ ASKED: dict[str, tuple[str, ...]] = {
 @pytest.fixture(autouse=True)
 def _on_four_cores_with_16_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     """`cpu:4` is this machine's processors, and another's are others."""
-    monkeypatch.setattr(processors, "usable_cores", lambda: 4)
-    monkeypatch.setattr(processors, "available_memory", lambda: 16 * GIB)
+    monkeypatch.setattr(devices, "usable_cores", lambda: 4)
+    monkeypatch.setattr(devices, "available_memory", lambda: 16 * GIB)
 
 
 def _asked(shardwise: Shardwise, name: str) -> str:

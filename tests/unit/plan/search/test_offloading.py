@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.plan.costs.saved_on_host import saved_on_host
+from shardwise.plan.costs.recompute import saved_on_host
 from shardwise.plan.memory.forecast import forecast_memory, holdings_of
 from shardwise.plan.rates import links
 from shardwise.plan.time.step import forecast_time

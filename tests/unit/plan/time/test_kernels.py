@@ -13,9 +13,6 @@ from shardwise.spec.layout.axes import AXES, Layout
 from shardwise.spec.support.sdpa import sdpa_kernel
 from tests.unit.plan.asking import plan
 
-SHARES = {"H20": 0.90, "H200": 0.68, "H200-NVL": 0.68, "H100": 0.68, "A10G": 0.62, "A100": 0.80, "L40S": 0.60}
-SHARES |= {"RTX-5000-Ada": 0.60}
-
 
 def device(name: str) -> Device:
     return Device(gpu=find_gpu(name).gpu, compute="bfloat16", element_bytes=2)
@@ -25,11 +22,6 @@ def attended(name: str, kind: str, *, length: float = 2**30, head: int = 128) ->
     """The share of its peak that a GPU's attention reaches."""
     one = device(name)
     return 1 / one.attention(one.peak, kind=kind, length=length, head=head)[0]
-
-
-@pytest.mark.parametrize(("name", "share"), SHARES.items())
-def test_products_reach_the_share_of_their_own_gpu(name: str, share: float) -> None:
-    assert device(name).ceiling / device(name).peak == pytest.approx(share)
 
 
 def test_seconds_are_read_between_what_was_measured_of_type_and_pass() -> None:

@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from shardwise.plan.costs.attention import multiplications
-from shardwise.plan.costs.products import norm_bytes
+from shardwise.plan.costs.products import multiplications, norm_bytes
 from shardwise.plan.time.pieces import pieces_of
 from tests.unit.plan.asking import execution, job, memory, plan, shape, work
 

@@ -75,15 +75,6 @@ def test_a_cut_backward_of_sharded_weights_gathers_and_reduces_once_a_step():
     assert often["zero_bubble"].step_seconds < 0.5 * often["1f1b"].step_seconds
 
 
-@pytest.mark.parametrize("layout", [FSDP, Layout(dp_shard=2, pp=2), Layout(dp_replicate=2, dp_shard=2)], ids=str)
-def test_gradients_that_are_reduced_once_save_the_messages_of_all_micro_batches_but_one(layout):
-    """Over slow links, which a step waits for."""
-    model = shape(num_hidden_layers=8, hidden_size=4096, intermediate_size=11008)
-    asked = {"accumulation": 16, "method": "full", "hardware": "4x RTX-4090", "length": 64}
-    each, once = (forecast(model, layout, **asked, reduce_once=once).step_seconds for once in (False, True))
-    assert once < 0.75 * each
-
-
 def test_the_bubble_of_equal_stages_is_the_one_that_its_authors_state():
     stages = (StageSeconds(1.0, 2.0, 1.0),) * 4
     for schedule in ("gpipe", "1f1b"):
