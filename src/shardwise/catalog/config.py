@@ -202,7 +202,7 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
     if config.family.pads and isinstance(padding, int) and not -plain.vocab <= padding < plain.vocab:
         misfit = misfit or f"pad_token_id is {padding}, and of the vocabulary's {plain.vocab} none is; write null"
     if not (named := config.data.get("return_dict", True)):
-        misfit = misfit or stated.unnamed(named)
+        misfit = misfit or stated.UNNAMED.format(named)
     return config.family.refine(plain), misfit or config.family.misfit(plain)
 
 

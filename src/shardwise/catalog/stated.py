@@ -23,10 +23,8 @@ _NOT_CAUSAL: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
-
-def unnamed(stated: object) -> str:
-    """What is wrong with a `return_dict` that is not true."""
-    return f"return_dict is {stated}, and its code reads what its parts give by names; leave it out"
+#: Of a `return_dict` that is not true.
+UNNAMED = "return_dict is {}, and its code reads what its parts give by names; leave it out"
 
 
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
@@ -87,7 +85,6 @@ def storage_type(data: dict[str, Any], *, file: str) -> str:
 
 #: Heads of other tasks, which no language model has, with rates of their own.
 _OTHER_HEADS = ("summary_", "classifier_")
-
 
 #: How families name the dropout of what attention and the MLP add to the stream.
 _OF_STREAM = ("resid_pdrop", "resid_dropout", "residual_dropout", "hidden_dropout", "dropout")

@@ -17,7 +17,6 @@ from shardwise.errors import ModelError, UnsupportedError
 
 Shape = tuple[int, ...]
 
-
 #: End the names of what a stack of experts in 4 bits consists of: its elements, and their scales.
 ELEMENTS, SCALES = "_nf4", "_nf4_scales"
 #: Adapter wrappers put these parts into the names of weights that exist in the base model.

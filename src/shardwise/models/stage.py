@@ -22,7 +22,6 @@ _OF_TOKENS = ("get_per_layer_inputs", "project_per_layer_inputs")
 #: and the place in a tuple; that, a mapping's key, and the place in what is found there.
 Place = tuple[Any, ...]
 
-
 #: Whole numbers that are as wide as two elements, by the bytes of one.
 _WHOLE = {2: torch.int32, 4: torch.int64}
 
@@ -50,8 +49,7 @@ class StagePlace:
 class Passed:
     """A tensor that passes between stages. `sizes`: of its dimensions, those of rows and tokens in
     `order` first, as in messages [batch, length, width]; `read`: the blocks that find it, where;
-    `whole`: whole numbers, tokens or places of them, no more than a row has: two elements hold the
-    bits of each."""
+    `whole`: tokens or places of them, at most as many as a row has, each in two elements' bits."""
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]

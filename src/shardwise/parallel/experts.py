@@ -1,8 +1,7 @@
 """Expert parallel: a rank holds some experts whole; tokens travel to them and back (all-to-all).
 Under tensor parallel, where each rank has all tokens, none travels. Padding goes to no expert."""
 
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -38,10 +37,9 @@ class RealRows:
         return made.new_zeros(self.count, *made.shape[1:]).index_copy_(0, places, made)
 
 
-def leave_padding(experts: Mapping[nn.Module, nn.Module], rows: RealRows, *, last: AbstractSet[nn.Module]) -> None:
-    """Makes experts, by their owners, that are handed routes see no padding of any rank, and of
-    owners that are `last`, whose output no other token reads, what is trained: done last to
-    forwards."""
+def leave_padding(experts: Mapping[nn.Module, nn.Module], rows: RealRows, *, last: Collection[nn.Module]) -> None:
+    """Makes experts, by owners, that are handed routes see no padding of any rank, and of `last`
+    owners, whose output no other token reads, what is trained: done last to forwards."""
     for owner, module in experts.items():
         if _takes_routes(module):
             module.forward = partial(rows, module.forward, last=owner in last)

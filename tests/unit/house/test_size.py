@@ -20,16 +20,16 @@ CEILINGS = {
     "interop": 1380,
     "launch": 2930,
     "methods": 390,
-    "models": 3460,
-    "parallel": 2990,
-    "plan": 8570,
+    "models": 3490,
+    "parallel": 3030,
+    "plan": 8580,
     "programs": 210,
     "report": 2270,
-    "spec": 5600,
-    "train": 9240,
+    "spec": 5610,
+    "train": 9250,
     "web": 1320,
 }
-ALL, ALL_TESTS = 51400, 32430
+ALL, ALL_TESTS = 51500, 32475
 
 #: Modules of a folder at most, `__init__.py` among them.
 FILES = 16

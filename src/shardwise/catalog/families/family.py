@@ -17,7 +17,6 @@ from shardwise.spec.model.shape import LLAMA_NAMES, MlpKind, NormKind, OtherBloc
 FINAL_NORM = hidden_norms("norm")
 BIASED_FINAL_NORM = hidden_norms("norm", bias=True)
 
-
 #: Keys by which a family caps or scales its logits.
 LOGIT_TRANSFORMS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "mup_width_scale")
 

@@ -15,7 +15,7 @@ from shardwise.catalog.stated import dropped, steady_positions
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out
 from shardwise.models.built.head import is_plain
-from shardwise.models.built.splits import deals_alike, ends_or_why, gives_more, holders, plan_of, why_whole
+from shardwise.models.built.splits import deals_alike, ends_or_why, holders, plan_of, why_whole
 from shardwise.models.built.tree import CountedParameters, Tree
 from shardwise.models.built.watch import DOCUMENTS, Seen
 from shardwise.models.stage import final_norm
@@ -173,7 +173,7 @@ class BuiltDecoder:
         found: list[Split] = []
         if not self._unstaged:
             found.append("stages")
-        if self._seen is not None and not gives_more(self._seen) and deals_alike(self._anatomy):
+        if self._seen is not None and deals_alike(self._anatomy, self._seen):
             found.append("slices")
         told = all(DOCUMENTS in call.words for block in self._calls for call in block.attention)
         if told and self._keeps_documents_apart():

@@ -143,7 +143,7 @@ def _refuse_other_kinds(config: Any, *, whole: Any) -> None:
     if behind or any(getattr(one, "is_encoder_decoder", False) for one in (config, whole)):
         raise UnsupportedError("it is the decoder of an encoder-decoder, which reads what an encoder made")
     if whole is not config and not (named := whole.return_dict):
-        raise UnsupportedError(stated.unnamed(named))
+        raise UnsupportedError(stated.UNNAMED.format(named))
     if whole.model_type in ("gemma4", "gemma4_unified") and config.pad_token_id is None:
         raise UnsupportedError("pad_token_id is null, and its code writes it where images stand: write a number")
     if kind in _SHIFTED:

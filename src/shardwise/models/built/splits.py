@@ -72,12 +72,6 @@ def _form(tensor: torch.Tensor, read: tuple[tuple[int, Place], ...], *, chosen: 
     return Passed(sizes=tuple(shape[index] for index in others), order=order, read=read)
 
 
-def gives_more(seen: Seen) -> bool:
-    """Whether blocks are given what was made of tokens before all of them, beside the stream."""
-    given = [one for block in seen.blocks[1:] for one in block.others]
-    return any(seen.of_tokens.get(id(tensor)) == 0 and len(place) == 1 for place, tensor in given)
-
-
 def refuse_unchained(anatomy: Anatomy, seen: Seen) -> None:
     """Raises UnsupportedError: blocks do not run once each, in order, each on the output before."""
     names = {id(module): name for name, module in anatomy.model.named_modules()}
@@ -122,15 +116,17 @@ def why_whole(anatomy: Anatomy) -> str:
     return "transformers' plan does not slice its matrices by what each was seen to read, or not all of them"
 
 
-def deals_alike(anatomy: Anatomy) -> bool:
+def deals_alike(anatomy: Anatomy, seen: Seen) -> bool:
     """Whether tensor parallelism can deal a model's experts, and run the rest of its blocks: each
-    part with matrices is given the stream [batch, length, width] and gives one like it; embedding
-    and head are single matrices, and a norm stands behind the blocks."""
+    part with matrices is given the stream [batch, length, width] and gives one like it, and nothing
+    that was made of tokens before all blocks; embedding and head are single matrices, and a norm
+    stands behind the blocks."""
+    beside = (seen.of_tokens.get(id(t)) == 0 and len(at) == 1 for block in seen.blocks[1:] for at, t in block.others)
     table, config = anatomy.embedding, anatomy.backbone.config
     single = isinstance(table, nn.Embedding) and not [*table.children()] and isinstance(anatomy.head, nn.Linear)
     if plan_of(config) is None or not single or any(hasattr(block, "experts") for block in anatomy.blocks):
         return False
-    if final_norm(anatomy, width=config.hidden_size) is None:  # pyright: ignore
+    if any(beside) or final_norm(anatomy, width=config.hidden_size) is None:  # pyright: ignore
         return False
     alike: list[bool] = []
 

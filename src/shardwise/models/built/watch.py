@@ -157,14 +157,11 @@ class _Watcher(TorchDispatchMode):
     def hooked(self, positions: torch.Tensor) -> Generator[None]:
         """Hooks on every block and leaf module, and stand-ins for attention and masks."""
         blocks = {id(block) for block in self._anatomy.blocks}
-        inside = {id(module) for block in self._anatomy.blocks for module in block.modules()}
         with ExitStack() as stack:
             for name, module in self._anatomy.model.named_modules():
                 if id(module) in blocks:
                     self._hook(stack, module, partial(self._enter_block, name), self._leave_block)
-                elif not [*module.children()] or (
-                    module._parameters and not inside & {id(m) for m in module.modules()}
-                ):
+                elif not [*module.children()] or (module._parameters and not blocks & {*map(id, module.modules())}):
                     self._hook(stack, module, partial(self._enter_leaf, name), self._leave_leaf)
                 if name.rpartition(".")[2] == "experts" and not isinstance(module, nn.ModuleList):
                     module.forward = partial(_expert, module)  # of a family whose own code reads the routes

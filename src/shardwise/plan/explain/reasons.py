@@ -90,8 +90,7 @@ def _fit(candidate: Candidate) -> str:
 def _precision(work: Work) -> str | None:
     """What a precision that the user may not expect means for the result."""
     if work.execution.precision == "bf16":
-        beta = work.job.train.adam_beta2
-        rule = work.execution.optimizer_rule
+        beta, rule = work.job.train.adam_beta2, work.execution.optimizer_rule
         stays = rule.moments == 2 and not rule.in_8_bits and beta > _FALLS_IN_BF16
         moments = f"; at adam_beta2 {beta} AdamW's second moments never fall either: 0.99 lets them" if stays else ""
         rounded = "precision bf16 keeps no float32 masters: small updates are rounded away, and that cannot be undone"

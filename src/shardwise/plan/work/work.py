@@ -83,7 +83,7 @@ class Work:
     @cached_property
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank, every sequence of the maximum length."""
-        return self.rows * self.execution.layout.tokens_per_rank(self.job.data.max_length)
+        return self.rows * -(-self.job.data.max_length // self.execution.layout.cp)
 
     def mean(self, of: Callable[[Unit], float]) -> float:
         """A number of the mean block: times are affine in bytes, so all blocks' sum is right."""

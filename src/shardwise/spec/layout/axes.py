@@ -159,10 +159,6 @@ class Layout:
         """Ranks that hold the same blocks, or parts of them; neighbours, as `AXES` says."""
         return self.world_size // self.pp
 
-    def tokens_per_rank(self, length: int) -> int:
-        """Tokens of a row so long on the rank with most of them."""
-        return -(-length // self.cp)
-
     @property
     def expert_degrees(self) -> tuple[int, ...]:
         """Degrees in the order of `EXPERT_AXES`."""

@@ -41,7 +41,6 @@ NOT_IN_PARTS = ("bloom", "falcon", "gemma2", "gemma4_text", "gemma4_unified_text
 #: Families whose attention mask is made without positions, which tell packed documents apart.
 MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "gpt_oss", "mpt", "opt")
 
-
 #: Names of norms that read what a block's MLP made.
 LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
 

@@ -81,7 +81,6 @@ _FLOPS: dict[Any, Callable[..., float]] = {
 #: Operators that are no views by their schema, and move no bytes.
 _MOVE_NOTHING = {_aten._unsafe_view.default, torch.ops.prim.device.default}
 
-
 #: What a block does, in forward and in backward: FLOPs, and bytes.
 _WORK = ("flops", "flops_backward", "moved", "moved_backward")
 
