@@ -66,7 +66,7 @@ def recv_grad(scene: Scene, *, last: bool = False) -> float:
 
 
 def _splits(layout: Layout) -> bool:
-    return layout.schedule in ("zero_bubble", "interleaved")
+    return layout.pp > 1 and layout.schedule in ("zero_bubble", "interleaved")
 
 
 def _kept_messages(scene: Scene) -> float:
