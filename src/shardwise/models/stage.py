@@ -64,8 +64,8 @@ class Passed:
     def fold(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """As it lies in a message."""
         if self.whole:
-            numbers = tensor if self.sizes else tensor.unsqueeze(2)
-            numbers = nn.functional.pad(numbers, (0, self.width // 2 - numbers.shape[2]))
+            missing = self.width // 2 - tensor.shape[2:].numel()
+            numbers = nn.functional.pad(tensor, (0, missing)) if self.sizes else tensor.unsqueeze(2)
             return numbers.to(_WHOLE[dtype.itemsize]).view(dtype)
         return (tensor if self.order == (0, 1, 2) else tensor.permute(self.order).flatten(2)).to(dtype)
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.bias import causal_lower_right
+from torch.utils._python_dispatch import _disable_current_modes
 
 from shardwise.parallel.mesh import all_gather_single, reduce_scatter_single
 from shardwise.spec.layout.execution import heads_at_once
@@ -138,7 +139,8 @@ class _AnyKernel:
     """Whatever PyTorch chooses, which is run once more for its backward."""
 
     def forward(self, query: Tensor, of: _Keys, scale: float) -> tuple[Tensor, Tensor | None]:
-        bias: Any = of.seen if of.seen is not None else causal_lower_right(query.shape[2], of.keys.shape[2])
+        with _disable_current_modes():  # selective recompute's cannot make a tensor of another class
+            bias: Any = of.seen if of.seen is not None else causal_lower_right(query.shape[2], of.keys.shape[2])
         options: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[1] != of.keys.shape[1]}
         return F.scaled_dot_product_attention(query, of.keys, of.values, bias, **options), None
 

@@ -20,9 +20,8 @@ from shardwise.parallel.tensor.slices import Slicer
 
 @dataclass
 class RealRows:
-    """What experts are given of `count` flattened tokens: `places` int64 [n], where there is no
-    padding, or None for all. `trained`, where the loss reads the model, if that is known: nothing
-    else of what the last experts make is read."""
+    """Which of `count` flattened tokens experts are given: `places` int64 [n], where no padding is,
+    None for all; the last ones `trained`, where alone the loss reads the model, if known."""
 
     places: Tensor | None = None
     count: int = 0

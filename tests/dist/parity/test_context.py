@@ -41,6 +41,10 @@ def test_parts_of_sequences_train_as_one_process_does(method, model, cell, must_
     must_train_alike(CELLS[cell], model, method=method)
 
 
+def test_values_of_another_width_than_keys_are_recomputed_in_parts(must_train_alike) -> None:
+    must_train_alike(CELLS["cp(2), selective"], "deepseek_v3")
+
+
 #: Windows, norms of queries and keys, learned positions, and a family without a row.
 OTHERS = ("gemma3", "qwen3", "phi3", "gpt2", "nanochat")
 

@@ -21,7 +21,7 @@ CEILINGS = {
     "launch": 2930,
     "methods": 390,
     "models": 3490,
-    "parallel": 3030,
+    "parallel": 3040,
     "plan": 8580,
     "programs": 210,
     "report": 2270,
@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9250,
     "web": 1320,
 }
-ALL, ALL_TESTS = 51500, 32475
+ALL, ALL_TESTS = 51500, 32480
 
 #: Modules of a folder at most, `__init__.py` among them.
 FILES = 16

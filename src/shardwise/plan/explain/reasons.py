@@ -20,8 +20,6 @@ from shardwise.units import format_gib
 
 #: Of a block's forward, what is worth a sentence.
 _MUCH_OF_A_BLOCK = 0.2
-#: From this beta2 on a step takes less of a bfloat16 second moment than rounding gives back.
-_FALLS_IN_BF16 = 0.995
 #: What another layout must gain to be named.
 _WORTH_NAMING = 0.05
 
@@ -91,7 +89,8 @@ def _precision(work: Work) -> str | None:
     """What a precision that the user may not expect means for the result."""
     if work.execution.precision == "bf16":
         beta, rule = work.job.train.adam_beta2, work.execution.optimizer_rule
-        stays = rule.moments == 2 and not rule.in_8_bits and beta > _FALLS_IN_BF16
+        # From there on a step takes less of a bfloat16 second moment than rounding gives back.
+        stays = rule.moments == 2 and not rule.in_8_bits and beta > 0.995
         moments = f"; at adam_beta2 {beta} AdamW's second moments never fall either: 0.99 lets them" if stays else ""
         rounded = "precision bf16 keeps no float32 masters: small updates are rounded away, and that cannot be undone"
         return rounded + moments
