@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.errors import ModelError
+from shardwise.errors import ModelError, UnsupportedError
 from shardwise.methods.lora import add_adapters
 from shardwise.models.anatomy import find_anatomy
 from shardwise.models.built import shape as module
 from shardwise.models.built.generic import bare_experts_of
 from shardwise.models.built.shape import built_shape
+from shardwise.models.built.splits import _form
 from shardwise.models.stage import Passed
 from shardwise.programs import model_shape
 from shardwise.spec.model.shape import Matrix, ModelShape
@@ -101,6 +102,15 @@ def test_whole_numbers_pass_between_stages_as_they_are(dtype: torch.dtype) -> No
         folded = passed.fold(sent, dtype)
         assert folded.dtype == dtype and folded.shape[2] == passed.width
         assert torch.equal(passed.unfold(torch.cat([folded[..., :0], folded], dim=2)), sent.long())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((11, 13), torch.bool), ((11, 13, 13), torch.int64), ((11, 13, 4, 2), torch.int32), ((11, 13), torch.float32)],
+)
+def test_other_forms_are_not_sent(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    with pytest.raises(UnsupportedError, match="beside the residual stream, in a form that stages do not send"):
+        _form(torch.empty(shape, dtype=dtype, device="meta"), (), chosen=0)
 
 
 @pytest.mark.parametrize("kind", installed(("dbrx", "longcat_flash")))

@@ -24,7 +24,7 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
     refuse_unchained(anatomy, seen)
     if any(count > 1 for count in holders(anatomy.blocks).values()):
         raise UnsupportedError("its blocks share weights")
-    chosen = getattr(anatomy.backbone.config, "index_topk", LENGTH)
+    chosen = getattr(anatomy.backbone.config, "index_topk", None) or 0
     passed = tuple(_passed(seen, index, chosen=chosen) for index in range(len(blocks)))
     held = {id(parameter) for block in anatomy.blocks for parameter in block.parameters()}
     of_ends = {id(p) for end in (anatomy.embedding, anatomy.head) for p in end.parameters()}
@@ -62,10 +62,11 @@ def _passed(seen: Seen, first: int, *, chosen: int) -> tuple[Passed, ...]:
 
 def _form(tensor: torch.Tensor, read: tuple[tuple[int, Place], ...], *, chosen: int) -> Passed:
     shape = tensor.shape
-    if not tensor.is_floating_point() and shape[:2] == (BATCH, LENGTH) and len(shape) < 4:
-        sizes = tuple(chosen if size == LENGTH else size for size in shape[2:])
+    sizes = (chosen,) if len(shape) == 3 else ()
+    whole = tensor.dtype in (torch.int32, torch.int64)
+    if whole and shape == (BATCH, LENGTH, *(min(size, LENGTH) for size in sizes)):
         return Passed(sizes=sizes, order=(0, 1, 2), read=read, whole=True)
-    if len(shape) < 3 or [*shape].count(BATCH) != 1 or [*shape].count(LENGTH) != 1:
+    if not tensor.is_floating_point() or len(shape) < 3 or [*shape].count(BATCH) != 1 or [*shape].count(LENGTH) != 1:
         raise UnsupportedError(_UNSENT)
     others = [index for index, size in enumerate(shape) if size not in (BATCH, LENGTH)]
     order = (shape.index(BATCH), shape.index(LENGTH), *others)
