@@ -55,8 +55,7 @@ class FoundGpu:
 
 def visible_gpus() -> list[FoundGpu]:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; all where it is not set. Raises
-    HardwareError: it names none of this machine's, or one twice, or several slices, or a GPU that
-    is cut in slices."""
+    HardwareError: it names none of this machine's, one twice, several slices, or a GPU cut so."""
     found = parse_gpu_list(_ask(*_GPUS, _CSV))
     stated = os.environ.get("CUDA_VISIBLE_DEVICES")
     visible = found if stated is None else _chosen(found, stated)

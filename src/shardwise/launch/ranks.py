@@ -51,8 +51,7 @@ class Ranks:
     ) -> None:
         """Starts a rank that imports what it needs, then waits on stdin for the start signal. It
         has its own session, so that Ctrl-C reaches the launcher alone. `keeping`: descriptors it
-        holds open; `family`: the model's; `on_our_end`: its signal when this process ends without
-        having ended it."""
+        holds open; `family`: the model's; `on_our_end`: its signal when this process ends first."""
         log = open_log(self._run, rank)
         try:
             self._children[rank] = subprocess.Popen(

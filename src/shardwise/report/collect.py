@@ -12,9 +12,10 @@ from shardwise.errors import RunDirectoryError
 from shardwise.report.compare import gap_notes, memory_comparisons, memory_report, time_comparisons, was_resumed
 from shardwise.report.consistency import run_checks
 from shardwise.report.contents import Curve, DataCounts, Example, FileEntry, Gap, NamedSetting, Report
-from shardwise.report.fields import NOMINAL_TIMES, items, number, numbers, section, sections, text, whole, wholes
+from shardwise.report.fields import items, number, numbers, section, sections, text, whole, wholes
 from shardwise.report.pages.run_page import report_html
 from shardwise.report.run_files import LOST, Record, Sources, noted, planned, read_outcome, read_sources, taken
+from shardwise.report.written import NOMINAL_TIMES
 from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES

@@ -5,8 +5,9 @@ from statistics import median
 from typing import Any
 
 from shardwise.report.contents import COMMON_PARTS, OTHER_PARTS, OUTSIDE_PART, Comparison, MemoryReport, RankReport
-from shardwise.report.fields import Unit, as_number, as_whole, items, number, numbers, section, sections, text, whole
+from shardwise.report.fields import as_number, as_whole, items, number, numbers, section, sections, text, whole
 from shardwise.report.run_files import Record, Sources, Taken
+from shardwise.report.written import Unit
 from shardwise.spec.plan.forecast import Candidate, RankMemory, SeenMemory
 from shardwise.spec.run import EVALUATION, FORWARD_BACKWARD, LOADING, OPTIMIZER, PHASES, SAVING
 from shardwise.units import format_bytes, format_seconds

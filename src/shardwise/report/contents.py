@@ -6,7 +6,7 @@ A figure that was not forecast or not measured is None, never zero.
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from shardwise.report.fields import MISSING, Unit, one_line, write_error, write_value
+from shardwise.report.written import MISSING, Unit, one_line, write_error, write_value
 from shardwise.spec.data_facts import DataFacts
 from shardwise.units import format_bytes, format_count
 

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from shardwise.report.contents import Comparison, RankReport, Report
-from shardwise.report.fields import MISSING, NOMINAL_TIMES, write_seconds
 from shardwise.report.run_files import WARM_UP_STEPS
+from shardwise.report.written import MISSING, NOMINAL_TIMES, write_seconds
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 

@@ -1,5 +1,4 @@
-"""The pages as one application behind its guard, served on a socket: each address, and the runs
-below a folder."""
+"""The pages as one application behind its guard, on a socket: each address, runs of a folder."""
 
 import asyncio
 import gc

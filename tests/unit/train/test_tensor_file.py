@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from shardwise.programs.difference import main
 from shardwise.train.saving import atomic as durable
-from shardwise.train.saving.atomic import Entry, TensorFile, write_tensors
+from shardwise.train.saving import safetensors_writer
 from shardwise.train.saving.difference import TensorDifference, difference
+from shardwise.train.saving.safetensors_writer import Entry, TensorFile, write_tensors
 from tests.refusals import must_refuse
 
 TENSORS = {"bytes": torch.arange(5, dtype=torch.uint8), "weight": torch.randn(3, 4), "half": torch.randn(7).bfloat16()}
@@ -37,7 +38,7 @@ def test_it_is_read_back_bit_for_bit_and_recorded(tmp_path: Path) -> None:
 
 
 def test_a_tensor_is_cast_by_parts_while_it_is_written(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(durable, "_AT_ONCE", 7)
+    monkeypatch.setattr(safetensors_writer, "_AT_ONCE", 7)
     path, tensor = tmp_path / "some", torch.randn(11, 3).T
     file = TensorFile(path, {"a": Entry(dtype=torch.bfloat16, shape=(3, 11))})
     file.add("a", tensor)
@@ -71,7 +72,7 @@ def test_the_disk_writes_while_more_comes_and_what_it_says_then_is_heard(tmp_pat
             raise OSError(5, "Input/output error")
         real(descriptor)
 
-    monkeypatch.setattr(durable, "_SYNCED_BYTES", 100)
+    monkeypatch.setattr(safetensors_writer, "_SYNCED_BYTES", 100)
     monkeypatch.setattr(os, "fsync", fails_once)
     file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(50,))})
     file.add("a", torch.zeros(50))

@@ -1,5 +1,4 @@
-"""Runs one job under several layouts, for `verify` and for `compare`, which puts the measurements
-side by side."""
+"""Runs one job under several layouts: for `verify`, and for `compare`, which shows measurements."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -70,8 +69,7 @@ class Trials:
         return self.request.job
 
     def each(self, do: Callable[[Trial], T], *, stopped: str) -> list[T]:
-        """Runs a function for each trial until a signal asks to stop; `stopped` says what a stop
-        between two means."""
+        """Does it for each trial until a signal; `stopped`: what a stop between two means."""
         done: list[T] = []
         with StopRequests() as requests:
             for trial in self.trials:

@@ -202,7 +202,7 @@ class Peaks:
             return self._last[1]
         blocks = (execution.precision, execution.gradient_checkpointing, execution.compile, execution.mlp)
         attention, layout = execution.attn_implementation, execution.layout
-        key = (*layout.row_degrees, execution.gathers_weights, attention, *blocks)
+        key = (layout.ranks_per_row, layout.tp, execution.gathers_weights, attention, *blocks)
         if key not in self._works:
             if key not in self.shared:
                 model, cluster, inventory = self.model, self.cluster, self.inventory

@@ -103,7 +103,7 @@ class Forecasts:
     def _alike(self, base: Execution) -> tuple[object, ...]:
         """What a lower bound depends on: no offload; of data sharding only `gathers_weights`."""
         layout = base.layout
-        spread = (*layout.row_degrees, layout.pp, layout.schedule, layout.data_world_size)
+        spread = (layout.ranks_per_row, layout.tp, layout.pp, layout.schedule, layout.data_world_size)
         return (*spread, base.gradient_checkpointing, base.gathers_weights, base.compile)
 
     def _least_seconds(self, base: Execution, size: int) -> float:
@@ -147,7 +147,7 @@ class Forecasts:
         layout = execution.layout
         sizes = (execution.micro_batch_size, execution.gradient_accumulation_steps > 1)
         choices = (execution.gathers_weights, execution.loss, execution.mlp, execution.compile)
-        key = (*self._place, *layout.row_degrees, *sizes, *choices)
+        key = (*self._place, layout.ranks_per_row, layout.tp, *sizes, *choices)
         memo, recompute = self.question.memo, execution.gradient_checkpointing
         if (key, recompute) not in memo.pieces:
             work = self._at_mean_length.work(execution)

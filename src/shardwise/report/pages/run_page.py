@@ -13,10 +13,10 @@ from shardwise.report.contents import (
     RankReport,
     Report,
 )
-from shardwise.report.fields import MISSING, NOMINAL_TIMES, write_power, write_seconds
 from shardwise.report.pages.charts import Chart, MemoryBar, Table, curve_data, memory_chart
 from shardwise.report.pages.plan_page import rows_of
 from shardwise.report.pages.render import render
+from shardwise.report.written import MISSING, NOMINAL_TIMES, write_power, write_seconds
 
 NOISY_FROM = 20  # recorded steps; with fewer, the values are drawn without their running mean
 MAX_RANKS = 8

@@ -145,11 +145,6 @@ class Layout:
         return self.cp > 1
 
     @property
-    def row_degrees(self) -> tuple[int, int]:
-        """Among how many ranks a row's work is divided: by its length, and by widths of blocks."""
-        return self.cp, self.tp
-
-    @property
     def ranks_per_row(self) -> int:
         """Ranks of a stage that see the same rows, or parts of them; neighbours, as `AXES` says."""
         return self.cp * self.tp

@@ -1,6 +1,5 @@
 """What is handed out to optimizers: of every trained weight this rank's part, under the same names
-on every rank. And whether an optimizer steps parts as it steps wholes: tried out, because a class
-does not say so."""
+on every rank. And whether one steps parts as it steps wholes: tried out, as no class says so."""
 
 import copy
 import inspect

@@ -41,7 +41,7 @@ from shardwise.train.loss import LossModule
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.rehearsing.allocator import reserved_bytes
 from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger
-from shardwise.train.saving.atomic import Entry, write_hole
+from shardwise.train.saving.safetensors_writer import Entry, write_hole
 from shardwise.train.watching.journal import Journal
 
 #: Files are mapped into memory, and some systems map none that is larger than their memory.

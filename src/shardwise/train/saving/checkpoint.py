@@ -28,7 +28,7 @@ from shardwise.spec.result import file_fault
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.precision import LossScale
-from shardwise.train.saving.atomic import SaveError, commit_stage, open_stage, removed_on_error, together, write_tensors
+from shardwise.train.saving.atomic import SaveError, commit_stage, open_stage, removed_on_error, together
 from shardwise.train.saving.background import HostBuffers, in_background
 from shardwise.train.saving.checkpoint_reader import (
     FORMAT_VERSION,
@@ -40,6 +40,7 @@ from shardwise.train.saving.checkpoint_reader import (
     read_manifest,
     restore_random,
 )
+from shardwise.train.saving.safetensors_writer import write_tensors
 from shardwise.train.watching.journal import Journal
 
 

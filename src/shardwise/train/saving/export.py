@@ -26,9 +26,9 @@ from shardwise.spec.layout.axes import rows_of_parts
 from shardwise.spec.run import read_json, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.precision import type_name
-from shardwise.train.saving.atomic import Entry, TensorFile
 from shardwise.train.saving.card import remove_traces
 from shardwise.train.saving.older_names import keep_older_names
+from shardwise.train.saving.safetensors_writer import Entry, TensorFile
 
 #: Bytes of one weight file at most, as in Transformers.
 SHARD_BYTES = 5 * 10**9

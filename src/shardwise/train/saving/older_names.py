@@ -19,8 +19,7 @@ def keep_older_names(folder: Path, config: Any, base: Path | None) -> None:
     names alone and, where they find none, silently take 10,000 as the base of the rotary embedding.
     A key with which transformers would read another configuration is left out.
 
-    `config`: the configuration that was saved in `folder`. `base`: the folder of the model that was
-    trained, or None."""
+    `config`: what was saved in `folder`; `base`: the folder of the trained model, or None."""
     said = read_json(folder / "config.json")
     if said is None:
         return
