@@ -22,7 +22,7 @@ MAX_BYTES = 1024 * 1024
 _LARGEST = 10**8
 
 #: Optional numbers of which 0 does not stand for null.
-_FROM_ONE = ("q_lora_rank", "head_dim", "rotary_dim", "n_group", "topk_group")
+_FROM_ONE = ("q_lora_rank", "head_dim", "rotary_dim", "n_group", "topk_group", "word_embed_proj_dim")
 
 #: Numbers that scale what a model computes, of which no model has 0.
 _SCALES = (*LOGIT_TRANSFORMS, "embedding_multiplier", "residual_multiplier", "attention_multiplier")
@@ -77,7 +77,10 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
     if isinstance(kind, str) and kind in TEXT_PARTS:
         stated.refuse_foreign(data, file=file)
         part = TEXT_PARTS[kind]
-        shape = shape_from_data(_text_part(data, part=part, file=file), file=f"{file}, text_config")
+        try:
+            shape = shape_from_data(_text_part(data, part=part, file=file), file=f"{file}, text_config")
+        except stated.UnlistedFamilyError:  # it is built as the part that it is
+            raise stated.UnlistedFamilyError(data, file=file) from None
         names = shape.names.inside(part.backbone, head=part.head)
         published = stated.published_as(data) or shape.published
         return replace(shape, names=names, wrapper=Wrapper(family=kind), published=published)
@@ -171,8 +174,11 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
     for key, words in config.family.choices.items():
         config.checked(key, words.__contains__, f"one of {', '.join(words)}")
     layers = config.whole("num_hidden_layers", most=stated.MAX_LAYERS)
-    if "attention_types" in config.family.defaults and (listed := _attention_types(config)) not in (None, layers):
-        raise config.error(f"attention_types has {listed} entries, and there are {layers} blocks; write one for each")
+    if "attention_types" in config.family.defaults and (listed := _attention_types(config)) != layers:
+        entries = f"attention_types has {listed} entries, and there are {layers} blocks"
+        raise config.error(
+            f"{entries}; write a list such as [[['global', 'local'], {layers // 2}]], one for each block"
+        )
     booleans = [key for key, default in config.family.defaults.items() if isinstance(default, bool)]
     plain = Dimensions(
         hidden=hidden,
@@ -196,9 +202,17 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         )
     odd = config.family.rotates and head_dim % 2
     misfit = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
-    misfit = misfit or _misfit_of_routes(plain) or _misfit_of_types(config) or stated.misfit_of_numbers(config.data)
-    whole, padding = config.family.rotates, config.data.get("pad_token_id")
-    misfit = misfit or stated.misfit_of_rotation(config.data, kinds=config.family.rotations, whole=whole)
+    misfit = misfit or _misfit_of_routes(plain) or _misfit_of_types(config) or _misfit_of_kinds(config, layers)
+    misfit = misfit or stated.misfit_of_numbers(config.data)
+    padding, rotates = config.data.get("pad_token_id"), {"rope_parameters": config.family.rotation, **config.data}
+    misfit = misfit or stated.misfit_of_rotation(
+        rotates,
+        kinds=config.family.rotations,
+        several=any(isinstance(one, dict) for one in (config.family.rotation or {}).values()),
+        whole=config.family.rotates,
+        width=plain.numbers.get("qk_rope_head_dim", head_dim),
+        share=config.family.rotated_share,
+    )
     if config.family.pads and isinstance(padding, int) and not -plain.vocab <= padding < plain.vocab:
         misfit = misfit or f"pad_token_id is {padding}, and of the vocabulary's {plain.vocab} none is; write null"
     if not (named := config.data.get("return_dict", True)):
@@ -206,12 +220,14 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
     return config.family.refine(plain), misfit or config.family.misfit(plain)
 
 
-def _attention_types(config: _Config) -> int | None:
-    """For how many blocks kinds of attention are listed; None where the list is not understood."""
+def _attention_types(config: _Config) -> int:
+    """For how many blocks kinds of attention are listed; 0 where the list is not understood."""
     with suppress(TypeError, ValueError):
         listed = config.data.get("attention_layers")
-        return len(listed) if listed else sum(len(kinds) * count for kinds, count in config.value("attention_types"))
-    return None
+        runs = [(listed, 1)] if listed else config.value("attention_types")
+        known = all({*kinds} <= {"global", "local"} for kinds, _ in runs)
+        return sum(len(kinds) * count for kinds, count in runs) if known else 0
+    return 0
 
 
 def _misfit_of_routes(d: Dimensions) -> str:
@@ -240,8 +256,26 @@ def _misfit_of_types(config: _Config) -> str:
     return ""
 
 
+def _misfit_of_kinds(config: _Config, layers: int) -> str:
+    """Which kind of a block transformers does not know: of any model, or of one that reads it."""
+    reads = any("layer_types" in keys for keys in TYPES[config.data["model_type"]].values())
+    window = "chunked_attention" if config.name("sliding_window") == "attention_chunk_size" else "sliding_attention"
+    known = ("full_attention", window, "attention") if reads else stated.KINDS
+    for key, kinds in (("layer_types", known), ("mlp_layer_types", ("dense", "sparse"))):
+        listed: Any = config.data.get(key, None)
+        if listed is not None and (not isinstance(listed, list) or len(cast(list[Any], listed)) != layers):
+            return f"{key} is {quoted(listed)}; expected a list of {layers} kinds, one for each block, or null"
+        if other := [kind for kind in listed or () if kind not in kinds]:
+            return f"{key} has {quoted(other[0])}; expected {', '.join(kinds)}"
+    return ""
+
+
 def _shape(config: _Config) -> ModelShape:
     family, (d, misfit) = config.family, _dimensions(config)
+    activation = family.activation or config.value("hidden_act")
+    activation = "silu" if activation == "swish" else activation
+    if isinstance(activation, str) and activation not in ACTIVATIONS and stated.can_build():
+        raise stated.UnlistedFamilyError(config.data, file=config.file)
     drops_out, drops_stream, drops_scores = stated.dropped({**family.defaults, **config.data})
     blocks, has_window = blocks_of(family, d), not family.optional_window or d.flags["use_sliding_window"]
     window = config.optional_whole("sliding_window") if has_window else None
@@ -275,7 +309,9 @@ def _shape(config: _Config) -> ModelShape:
         storage_dtype=stated.storage_type(config.data, file=config.file),
         sliding_window=None if windowed == 0 else window,
         norms=blocks[0].norms,
-        activation=family.activation or config.checked("hidden_act", ACTIVATIONS.__contains__, _ONE_OF),
+        activation=activation
+        if activation in ACTIVATIONS
+        else config.checked("hidden_act", ACTIVATIONS.__contains__, _ONE_OF),
         attention_softcap=config.value("attn_logit_softcapping") is not None,
         partial_rotary=family.partial_rotary,
         scales_stream=family.scales_stream,

@@ -14,6 +14,7 @@ from typing import Any, cast
 from shardwise.catalog.config import parse_config, read_config_file, shape_from_data
 from shardwise.catalog.hub import cached_config, download_config, is_hub_id
 from shardwise.catalog.prices import read_table
+from shardwise.catalog.stated import POSITIONS
 from shardwise.errors import ModelError, UnsupportedError
 from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.model.shape import ModelShape
@@ -174,8 +175,6 @@ def key_of(config: dict[str, Any]) -> str:
 _KEPT = ("rope_theta", "partial_rotary_factor")
 #: Families whose layers rotate in two ways, of which their config.json may say one.
 _SEVERAL = ("gemma3", "gemma3_text", "gemma3n", "gemma3n_text")
-#: What families call their number of positions.
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 #: Kinds that count from the positions of `rope_parameters`; others from those of the model.
 _FROM_ORIGINAL = ("yarn", "llama3", "longrope")
 
@@ -227,7 +226,7 @@ def _several(names: str) -> UnsupportedError:
 
 
 def _positions(data: Mapping[str, Any]) -> int:
-    found = next((data[name] for name in _POSITIONS if isinstance(data.get(name), int)), None)
+    found = next((data[name] for name in POSITIONS if isinstance(data.get(name), int)), None)
     if found is None:
         raise UnsupportedError(
             "rope_scaling: config.json of the model states no max_position_embeddings, which it stretches; add it there"

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Any, cast
@@ -47,6 +48,15 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
             message = f"{key} is {quoted(data[key])}, by which {ahead}; leave the key out"
     if message is not None:
         raise ModelError.at(file, message)
+
+
+#: Kinds of blocks that transformers knows of any model, and as it called some before.
+KINDS = (
+    *("full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention"),
+    *("compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid"),
+    *("hybrid_sliding", "reference_sliding_attention", "linear_attention"),
+    *("mamba", "attention", "deepseek_sparse_attention", "qwen_sparse_attention"),
+)
 
 
 def _uneven_kinds(data: dict[str, Any]) -> str | None:
@@ -112,12 +122,18 @@ def counts_routes(stated: Mapping[str, Any]) -> bool:
     return bool(stated.get("output_router_logits")) and stated.get("router_aux_loss_coef", 1.0) != 0
 
 
+#: What families call their number of positions.
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+POSITIONS += ("context_length",)
+_ORIGINAL, _SHARE = "original_max_position_embeddings", "partial_rotary_factor"
+
+
 def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None:
     """The length up to which rotary frequencies do not depend on the longest row; None for any."""
     for rotation in (one for one in _rotations(stated) if _kind(one) in ("longrope", "dynamic")):
         if _kind(rotation) == "dynamic":
             return positions
-        original = rotation.get("original_max_position_embeddings") or stated.get("original_max_position_embeddings")
+        original = rotation.get(_ORIGINAL) or stated.get(_ORIGINAL)
         return original if type(original) is int else positions
     return None
 
@@ -127,45 +143,66 @@ def stretched_positions(stated: Mapping[str, Any]) -> int:
     trained on; 0 where none is stated. Configurations of YaRN are published with the first number
     (Qwen) or with the last (gpt-oss)."""
     plain = next(_rotations(stated))
-    factor, original = plain.get("factor"), plain.get("original_max_position_embeddings")
-    if not isinstance(factor, int | float) or not isinstance(original, int):
-        return 0
-    return int(factor * original) if _kind(plain) in ("yarn", "linear", "dynamic") else 0
+    factor, original = plain.get("factor"), plain.get(_ORIGINAL)
+    if isinstance(factor, int | float) and isinstance(original, int) and _kind(plain) in ("yarn", "linear", "dynamic"):
+        with suppress(OverflowError):
+            return int(factor * original)
+    return 0
 
 
+_LISTS_OF_FACTORS = ("short_factor", "long_factor")
 #: What transformers' code reads of a way to rotate; of YaRN it takes logarithms.
 _READ = dict.fromkeys(("linear", "dynamic"), ("factor",)) | {
-    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
-    "longrope": ("short_factor", "long_factor"),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor", _ORIGINAL, "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"),
+    "longrope": (_ORIGINAL, "attention_factor", *_LISTS_OF_FACTORS),
+    "llama3": ("factor", _ORIGINAL, "low_freq_factor", "high_freq_factor"),
 }
-_BETAS = {"beta_fast": 32, "beta_slow": 1}
+#: And in the place of a null or 0.
+_OWN = {"beta_fast": 32, **dict.fromkeys(("beta_slow", "attention_factor", "mscale", "mscale_all_dim"), 1)}
 
 
-def misfit_of_rotation(stated: Mapping[str, Any], *, kinds: Sequence[str], whole: bool) -> str:
+def misfit_of_rotation(
+    stated: Mapping[str, Any], *, kinds: Sequence[str], several: bool, whole: bool, width: int, share: float
+) -> str:
     """Which rotation is none of the `kinds` that a model's code knows, or lacks what it reads.
-    `whole`: its code has no queries and keys that are rotated in part."""
+    `several`: it has one for each kind of layers; `whole`: its code has no queries and keys that
+    are rotated in part; `share`: of the `width` of a head, where it is not stated."""
+    for key in ("rope_parameters", "rope_scaling"):
+        said: Any = stated.get(key) or {}
+        if not isinstance(said, dict):
+            return f"{key} is {quoted(said)}; expected an object of keys, or null"
+        if not several and (inside := [kind for kind, one in said.items() if isinstance(one, dict)]):  # pyright: ignore
+            return f"{key} has {quoted(inside[0])}, and its code rotates all layers alike; write one way for all"
     for one in _rotations(stated):
-        # Of no kinds, a class has no positions that stand for the original ones either.
-        theta, first = stated.get("rope_theta", 1e4), {"original_max_position_embeddings": 2} if kinds else {}
-        kind, numbers = _kind(one), {"rope_theta": theta, **first, **one}
-        if kinds and kind not in kinds:
-            return f"rope_type is {quoted(kind)}, and its code knows {', '.join(kinds)} alone"
-        share = one.get("partial_rotary_factor", stated.get("partial_rotary_factor", 1.0))
-        turns = whole and kind not in ("default", "proportional")
-        least = f"1, as its code turns whole heads by {kind}" if turns else ""
-        if kinds and (type(share) not in (int, float) or not bool(least) <= share <= 1):
-            return f"partial_rotary_factor is {quoted(share)}; expected {least or 'a number from 0 to 1'}"
-        for key in ("rope_theta", *_READ.get(str(kind), ())):
-            found = numbers.get(key) or _BETAS.get(key, numbers.get(key))
-            number = isinstance(found, int | float) and (kind != "yarn" or found > (key == "rope_theta"))
-            if not (number or (kind == "longrope" and isinstance(found, list))):
-                return f"{key} is {quoted(found)} beside rope_type {kind}; write the one that it was trained with"
+        kind, numbers = _kind(one), {"rope_theta": stated.get("rope_theta", 1e4), _ORIGINAL: 2, **one}
+        if kind not in (kinds or ("default",)):
+            known = f"its code knows {', '.join(kinds)} alone" if kinds else "its code rotates nothing; leave it out"
+            return f"rope_type is {quoted(kind)}, and {known}"
+        turned = one.get(_SHARE, stated.get(_SHARE))
+        turned = share if turned is None and _SHARE not in one else turned
+        unread = not kinds or (whole and kind == "default")
+        least = f"1, as its code turns whole heads by {kind}" if whole and kind != "proportional" else ""
+        if not unread and (type(turned) not in (int, float) or not bool(least) <= turned <= 1):
+            return f"{_SHARE} is {quoted(turned)}; expected {least or 'a number from 0 to 1'}"
+        for key in ("rope_theta", *_READ.get(str(kind), ())) if kinds else ():
+            found = numbers.get(key) or _OWN.get(key, numbers.get(key))
+            fits = isinstance(found, int | float) and (kind != "yarn" or found > (key == "rope_theta"))
+            expected = "write the one that it was trained with"
+            if key in _LISTS_OF_FACTORS:
+                several: list[Any] = found if isinstance(found, list) else []  # pyright: ignore
+                pairs = (int(width * cast(float, turned)) + 1) // 2
+                fits = len(several) == pairs and all(isinstance(factor, int | float) for factor in several)
+                expected = f"expected a list of {pairs} numbers, one for each pair that turns"
+            if not fits:
+                return f"{key} is {quoted(found)} beside rope_type {kind}; {expected}"
     return ""
 
 
 def misfit_of_numbers(stated: Mapping[str, Any]) -> str:
-    """Which rate, or which spread of new weights, no code of transformers takes."""
+    """Which rate, or spread of new weights, no code of transformers takes; or no positions."""
+    for key in (*POSITIONS, "query_pre_attn_scalar"):
+        if isinstance(found := stated.get(key), int | float) and found <= 0:
+            return f"{key} is {found}; expected a number above 0"
     named = {k: stated[k] for k in ("attention_dropout", "initializer_range", "time_step_scale") if k in stated}
     for key, found in {**dict(rates(stated)), **named}.items():
         if not isinstance(found, int | float) or not 0 <= found <= (1 if "drop" in key else inf):
@@ -175,10 +212,10 @@ def misfit_of_numbers(stated: Mapping[str, Any]) -> str:
 
 def _rotations(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """How positions rotate: in all layers, or one entry for each kind of layers."""
-    rope, scaling = stated.get("rope_parameters"), stated.get("rope_scaling")
-    plain = cast(dict[str, Any], rope) if isinstance(rope, dict) else {}
-    parts = [cast(dict[str, Any], one) for one in plain.values() if isinstance(one, dict)]
-    yield from (cast(dict[str, Any], scaling) if isinstance(scaling, dict) and scaling and not parts else plain, *parts)
+    said: list[Any] = [stated.get("rope_parameters"), stated.get("rope_scaling")]
+    rope, scaling = (cast(dict[str, Any], one) if isinstance(one, dict) else {} for one in said)
+    yield scaling or rope
+    yield from (cast(dict[str, Any], one) for one in (*rope.values(), *scaling.values()) if isinstance(one, dict))
 
 
 def _kind(rotation: Mapping[str, Any]) -> Any:

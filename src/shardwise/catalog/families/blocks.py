@@ -208,7 +208,7 @@ def windowed_layers(layer_types: Any, *, every: int, layers: int) -> int | None:
     """How many blocks have the window, as listed, else all but every n-th; None for all."""
     if isinstance(layer_types, list):
         listed = cast(list[Any], layer_types)[:layers]
-        windowed = sum(kind != "full_attention" for kind in listed)
+        windowed = sum(kind not in ("full_attention", "attention") for kind in listed)
         return None if windowed == layers else windowed
     return layers - layers // every if every else None
 

@@ -41,7 +41,8 @@ class Family:
         choices: key -> the words that transformers' code knows of it.
         even_width: transformers refuses a width that is no multiple of the heads, whatever
             `head_dim` says.
-        rotates: queries and keys are rotated as a whole; `rotations` in which ways, by rope_type.
+        rotates: queries and keys are rotated as a whole; `rotations` in which ways, by rope_type;
+            `rotation` where none is stated, and `rotated_share` how much of a head.
         pads: its embedding has a row for padding, `pad_token_id`.
         misfit: why transformers' code does not run with dimensions; "" where it does.
         attention, mlp, norms: of a block without experts.
@@ -85,6 +86,8 @@ class Family:
     even_width: bool = False
     rotates: bool = False
     rotations: Sequence[str] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+    rotation: Mapping[str, Any] | None = None
+    rotated_share: float = 1.0
     pads: bool = True
     misfit: Callable[[Dimensions], str] = lambda _: ""
     experts: Matrices | None = None

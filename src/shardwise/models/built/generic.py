@@ -11,8 +11,8 @@ from typing import Any, cast
 from torch import nn
 
 from shardwise.catalog.config import ACTIVATIONS
-from shardwise.catalog.stated import dropped, steady_positions
-from shardwise.errors import UnsupportedError
+from shardwise.catalog.stated import POSITIONS, dropped, steady_positions
+from shardwise.errors import UnsupportedError, quoted
 from shardwise.models.anatomy import Anatomy, drops_out
 from shardwise.models.built.head import is_plain
 from shardwise.models.built.splits import deals_alike, ends_or_why, holders, plan_of, why_whole
@@ -24,7 +24,6 @@ from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Spli
 
 #: Positions of a model whose configuration states none: it has no table and no trained length.
 _UNBOUNDED = 1_048_576
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "context_length")
 #: Operators by which tokens meet elsewhere than in attention that transformers runs by name.
 _MIXING = frozenset({"convolution", "cumsum", "cumprod", "logcumsumexp", "roll"})
 
@@ -43,6 +42,9 @@ class BuiltDecoder:
         """Its shape. Raises UnsupportedError: no causal decoder, or a head of another embedding."""
         attention = (call for block in self._calls for call in block.attention)
         if any(call.mask is not None and not call.mask.causal for call in attention):
+            windows = {key: self._stated.get(key) for key in WINDOWS}
+            for key in (key for key, one in windows.items() if one is not None and (type(one) is not int or one < 1)):
+                raise UnsupportedError(f"{key} is {quoted(windows[key])}; expected a whole number from 1, or null")
             raise UnsupportedError("its attention is not causal: a token may see those after it")
         if "keep_window_size" in self._stated:
             raise UnsupportedError("its code chooses the keys of a token among those after it too, so it is not causal")
@@ -53,7 +55,7 @@ class BuiltDecoder:
         kinds = [usual, *(other for other, _ in others)]
         heads = self._number("num_attention_heads", "n_head", "n_heads", "num_heads") or 1
         hidden, window = self._hidden(blocks), self._number(*WINDOWS)
-        positions = self._number(*_POSITIONS) or _UNBOUNDED
+        positions = self._number(*POSITIONS) or _UNBOUNDED
         stated, names = self._stated, {id(module): name for name, module in self._anatomy.model.named_modules()}
         _, drops_stream, drops_scores = dropped(stated)
         activation = stated.get("hidden_act")

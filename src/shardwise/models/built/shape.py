@@ -63,7 +63,8 @@ def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
             return replace(_read(data, file=file), published=stated.published_as(data))
     except UnsupportedError as error:
         kind = data.get("model_type")
-        message = f"model_type {kind!r} has no row in the catalogue, and its build is not understood: {error}"
+        row = "is not built as its keys say" if kind in FAMILIES else "has no row in the catalogue"
+        message = f"model_type {kind!r} {row}, and its build is not understood: {error}"
         raise ModelError.at(file, message) from None
 
 
@@ -80,7 +81,7 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
         anatomy, wrapper = _built(whole)
         shape = _known_shape(anatomy, data, dtype=storage) if wrapper else None
         seen, why = _watched(anatomy)
-    why = (shape.untrained if shape else "") or why or stated.misfit_of_numbers(data)
+    why = (shape.untrained if shape else "") or why or stated.misfit_of_numbers(config.to_dict())
     shape = shape or BuiltDecoder(anatomy, config, data, seen).shape(storage)
     shape = replace(shape, untrained=why or loss_left_out(config) or _unread(anatomy.model, Path(file)))
     if wrapper is None:
@@ -146,6 +147,15 @@ def _refuse_other_kinds(config: Any, *, whole: Any) -> None:
         raise UnsupportedError(stated.UNNAMED.format(named))
     if whole.model_type in ("gemma4", "gemma4_unified") and config.pad_token_id is None:
         raise UnsupportedError("pad_token_id is null, and its code writes it where images stand: write a number")
+    few = (
+        getattr(config, "vocab_size_per_layer_input", None)
+        if getattr(config, "hidden_size_per_layer_input", 0)
+        else None
+    )
+    if kind.startswith("gemma4") and few is not None and few < config.vocab_size:  # others' code asks
+        raise UnsupportedError(
+            f"vocab_size_per_layer_input is {few}, of a vocabulary of {config.vocab_size}: write that"
+        )
     if kind in _SHIFTED:
         raise UnsupportedError("its code counts positions from behind its padding token's, and here they begin at 0")
     if kind in (*lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES, *_ENCODERS) and not decodes:
