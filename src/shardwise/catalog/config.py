@@ -223,10 +223,10 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
 def _attention_types(config: _Config) -> int:
     """For how many blocks kinds of attention are listed; 0 where the list is not understood."""
     with suppress(TypeError, ValueError):
-        listed = config.data.get("attention_layers")
-        runs = [(listed, 1)] if listed else config.value("attention_types")
-        known = all({*kinds} <= {"global", "local"} for kinds, _ in runs)
-        return sum(len(kinds) * count for kinds, count in runs) if known else 0
+        listed, runs = config.data.get("attention_layers"), config.value("attention_types")
+        count = sum(len(kinds) * times for kinds, times in runs)
+        if {*(listed or ()), *(kind for kinds, _ in runs for kind in kinds)} <= {"global", "local"}:
+            return len(listed) if listed else count
     return 0
 
 

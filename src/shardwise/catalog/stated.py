@@ -172,11 +172,11 @@ def misfit_of_rotation(
         if not isinstance(said, dict):
             return f"{key} is {quoted(said)}; expected an object of keys, or null"
         if not several and (inside := [kind for kind, one in said.items() if isinstance(one, dict)]):  # pyright: ignore
-            return f"{key} has {quoted(inside[0])}, and its code rotates all layers alike; write one way for all"
+            return f"{key} has {quoted(inside[0])}, and its code has no way for each kind of layers; write one for all"
     for one in _rotations(stated):
         kind, numbers = _kind(one), {"rope_theta": stated.get("rope_theta", 1e4), _ORIGINAL: 2, **one}
         if kind not in (kinds or ("default",)):
-            known = f"its code knows {', '.join(kinds)} alone" if kinds else "its code rotates nothing; leave it out"
+            known = f"its code knows {', '.join(kinds)} alone" if kinds else "its code reads none; leave it out"
             return f"rope_type is {quoted(kind)}, and {known}"
         turned = one.get(_SHARE, stated.get(_SHARE))
         turned = share if turned is None and _SHARE not in one else turned

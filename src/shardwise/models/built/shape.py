@@ -25,7 +25,7 @@ from shardwise.models.anatomy import Anatomy, find_anatomy
 from shardwise.models.built.generic import BuiltDecoder, bare_experts_of
 from shardwise.models.built.head import is_plain
 from shardwise.models.built.splits import read_ends
-from shardwise.models.built.watch import WATCHED, Seen, watch, watchable
+from shardwise.models.built.watch import WATCHED, Seen, is_linear, watch, watchable
 from shardwise.models.keys import Keys, why_unread
 from shardwise.models.routing import loss_left_out
 from shardwise.models.stage import StageEnds
@@ -81,7 +81,8 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
         anatomy, wrapper = _built(whole)
         shape = _known_shape(anatomy, data, dtype=storage) if wrapper else None
         seen, why = _watched(anatomy)
-    why = (shape.untrained if shape else "") or why or stated.misfit_of_numbers(config.to_dict())
+    why = (shape.untrained if shape else "") or why or _misfit(anatomy.model, config, followed=seen is not None)
+    why = why or stated.misfit_of_numbers(config.to_dict())
     shape = shape or BuiltDecoder(anatomy, config, data, seen).shape(storage)
     shape = replace(shape, untrained=why or loss_left_out(config) or _unread(anatomy.model, Path(file)))
     if wrapper is None:
@@ -94,6 +95,18 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
         wrapper=wrapper,
         bare_experts=bare_experts_of(wrapper.family),
     )
+
+
+def _misfit(model: nn.Module, config: Any, *, followed: bool) -> str:
+    """Why a model does not run, of what a forward without numbers does not meet."""
+    for name, module in model.named_modules():
+        for key in (key for key, own in module._parameters.items() if own is not None and not own.numel()):
+            if not is_linear(module):
+                return f"{name}.{key} has no elements, as a number in its configuration is 0"
+    heads, keys = (getattr(config, f"num_{of}_heads", 0) or 0 for of in ("attention", "key_value"))
+    if not followed and keys and heads % keys:
+        return f"num_key_value_heads {keys} does not divide num_attention_heads {heads}"
+    return ""
 
 
 def _unread(model: nn.Module, place: Path) -> str:
