@@ -175,10 +175,7 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         config.checked(key, words.__contains__, f"one of {', '.join(words)}")
     layers = config.whole("num_hidden_layers", most=stated.MAX_LAYERS)
     if "attention_types" in config.family.defaults and (listed := _attention_types(config)) != layers:
-        entries = f"attention_types has {listed} entries, and there are {layers} blocks"
-        raise config.error(
-            f"{entries}; write a list such as [[['global', 'local'], {layers // 2}]], one for each block"
-        )
+        raise config.error(f"attention_types has {listed} entries, and there are {layers} blocks; write one for each")
     booleans = [key for key, default in config.family.defaults.items() if isinstance(default, bool)]
     plain = Dimensions(
         hidden=hidden,
@@ -257,16 +254,19 @@ def _misfit_of_types(config: _Config) -> str:
 
 
 def _misfit_of_kinds(config: _Config, layers: int) -> str:
-    """Which kind of a block transformers does not know: of any model, or of one that reads it."""
-    reads = any("layer_types" in keys for keys in TYPES[config.data["model_type"]].values())
+    """Which list of kinds of blocks transformers' code of a model does not run."""
     window = "chunked_attention" if config.name("sliding_window") == "attention_chunk_size" else "sliding_attention"
-    known = ("full_attention", window, "attention") if reads else stated.KINDS
-    for key, kinds in (("layer_types", known), ("mlp_layer_types", ("dense", "sparse"))):
-        listed: Any = config.data.get(key, None)
-        if listed is not None and (not isinstance(listed, list) or len(cast(list[Any], listed)) != layers):
-            return f"{key} is {quoted(listed)}; expected a list of {layers} kinds, one for each block, or null"
-        if other := [kind for kind in listed or () if kind not in kinds]:
-            return f"{key} has {quoted(other[0])}; expected {', '.join(kinds)}"
+    kinds = {"layer_types": ("full_attention", window, "attention"), "mlp_layer_types": ("dense", "sparse")}
+    for key, known in {**kinds, "no_rope_layers": (0, 1)}.items():
+        listed: Any = config.data.get(key)
+        # Of Llama 4, [] stands for its default.
+        if listed is None or (config.data["model_type"], key, listed) == ("llama4_text", "no_rope_layers", []):
+            continue
+        entries = len(cast(list[Any], listed)) if isinstance(listed, list) else 0
+        if entries < layers or (entries > layers and key in kinds):
+            return f"{key} has {entries} entries, and there are {layers} blocks; write one entry for each block"
+        if other := [kind for kind in listed if kind not in known]:
+            return f"{key} has {quoted(other[0])}; expected {' or '.join(map(str, known))}"
     return ""
 
 

@@ -40,35 +40,12 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
         message = f"quantization_config says the weights are quantised already{by and f', by {by}'}; {others}"
     elif data.get("add_cross_attention") or data.get("is_encoder_decoder"):
         message = "it is not a decoder-only language model; cross attention is not known"
-    elif uneven := _uneven_kinds(data):
-        message = uneven
     else:
         ahead = "a token sees those after it, and a language model is trained to foretell them"
         for key in (key for key, says in _NOT_CAUSAL.items() if key in data and says(data)):
             message = f"{key} is {quoted(data[key])}, by which {ahead}; leave the key out"
     if message is not None:
         raise ModelError.at(file, message)
-
-
-#: Kinds of blocks that transformers knows of any model, and as it called some before.
-KINDS = (
-    *("full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention"),
-    *("compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid"),
-    *("hybrid_sliding", "reference_sliding_attention", "linear_attention"),
-    *("mamba", "attention", "deepseek_sparse_attention", "qwen_sparse_attention"),
-)
-
-
-def _uneven_kinds(data: dict[str, Any]) -> str | None:
-    """By which list of kinds of blocks transformers would not build a model."""
-    # Of Llama 4, [] stands for its default.
-    last = () if data.get("model_type") == "llama4_text" and not data.get("no_rope_layers") else ("no_rope_layers",)
-    for key in ("layer_types", "mlp_layer_types", *last):
-        kinds, layers = data.get(key), data.get("num_hidden_layers")
-        listed: Any = len(cast(list[Any], kinds)) if isinstance(kinds, list) else layers
-        if type(layers) is int and (listed < layers or (listed > layers and key not in last)):
-            return f"{key} has {listed} entries, and num_hidden_layers is {layers}; write one entry for each block"
-    return None
 
 
 def published_as(data: Mapping[str, Any]) -> Published | None:
