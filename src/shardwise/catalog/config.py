@@ -77,10 +77,7 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
     if isinstance(kind, str) and kind in TEXT_PARTS:
         stated.refuse_foreign(data, file=file)
         part = TEXT_PARTS[kind]
-        try:
-            shape = shape_from_data(_text_part(data, part=part, file=file), file=f"{file}, text_config")
-        except stated.UnlistedFamilyError:  # it is built as the part that it is
-            raise stated.UnlistedFamilyError(data, file=file) from None
+        shape = shape_from_data(_text_part(data, part=part, file=file), file=f"{file}{stated.PART}")
         names = shape.names.inside(part.backbone, head=part.head)
         published = stated.published_as(data) or shape.published
         return replace(shape, names=names, wrapper=Wrapper(family=kind), published=published)
@@ -152,20 +149,18 @@ class _Config:
         return None if zero or (self.value(key) is None and reads) else self.whole(key)
 
     def layers(self, key: str) -> tuple[int, ...] | None:
-        found = self.value(key)
-        return None if found is None else tuple(self.checked(key, _is_list_of_wholes, "a list of whole numbers"))
+        def listed(found: Any) -> bool:
+            return found is None or (isinstance(found, list) and {*map(type, cast(list[Any], found))} <= {int})
 
-
-def _is_list_of_wholes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(index) is int for index in cast(list[Any], value))
+        found = self.checked(key, listed, "a list of whole numbers")
+        return None if found is None else tuple(found)
 
 
 def _dimensions(config: _Config) -> tuple[Dimensions, str]:
     heads = config.whole("num_attention_heads")
     hidden = config.whole("hidden_size")
     head_dim = config.optional_whole("head_dim")
-    floors = config.family.floors_head_dim and hidden > heads
-    if hidden % heads and (config.family.even_width or (head_dim is None and not floors)):
+    if hidden % heads and (config.family.even_width or (head_dim is None and hidden < heads)):
         raise config.error(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     head_dim = head_dim or hidden // heads
     kv_heads = config.optional_whole("num_key_value_heads") or heads
@@ -199,17 +194,14 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
         )
     odd = config.family.rotates and head_dim % 2
     misfit = f"head_dim is {head_dim}, and rotary positions turn its halves: write an even one" if odd else ""
-    misfit = misfit or _misfit_of_routes(plain) or _misfit_of_types(config) or _misfit_of_kinds(config, layers)
+    counts = (plain.numbers.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
+    count, routed = next(filter(None, counts), None), plain.numbers.get("num_experts_per_tok", 0)
+    if count is not None and routed > count:
+        misfit = misfit or f"num_experts_per_tok is {routed}, and there are {count} experts in a block"
+    misfit = misfit or _misfit_of_types(config) or _misfit_of_kinds(config, layers)
     misfit = misfit or stated.misfit_of_numbers(config.data)
-    padding, rotates = config.data.get("pad_token_id"), {"rope_parameters": config.family.rotation, **config.data}
-    misfit = misfit or stated.misfit_of_rotation(
-        rotates,
-        kinds=config.family.rotations,
-        several=any(isinstance(one, dict) for one in (config.family.rotation or {}).values()),
-        whole=config.family.rotates,
-        width=plain.numbers.get("qk_rope_head_dim", head_dim),
-        share=config.family.rotated_share,
-    )
+    width, padding = plain.numbers.get("qk_rope_head_dim", head_dim), config.data.get("pad_token_id")
+    misfit = misfit or stated.misfit_of_rotation(config.data, config.family, width=width)
     if config.family.pads and isinstance(padding, int) and not -plain.vocab <= padding < plain.vocab:
         misfit = misfit or f"pad_token_id is {padding}, and of the vocabulary's {plain.vocab} none is; write null"
     if not (named := config.data.get("return_dict", True)):
@@ -220,19 +212,8 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
 def _attention_types(config: _Config) -> int:
     """For how many blocks kinds of attention are listed; 0 where the list is not understood."""
     with suppress(TypeError, ValueError):
-        listed, runs = config.data.get("attention_layers"), config.value("attention_types")
-        count = sum(len(kinds) * times for kinds, times in runs)
-        if {*(listed or ()), *(kind for kinds, _ in runs for kind in kinds)} <= {"global", "local"}:
-            return len(listed) if listed else count
+        return sum(len(kinds) * count for kinds, count in config.value("attention_types"))
     return 0
-
-
-def _misfit_of_routes(d: Dimensions) -> str:
-    """Why a token is not routed to as many experts as a configuration says."""
-    counts = (d.numbers.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
-    count, routed = next(filter(None, counts), None), d.numbers.get("num_experts_per_tok", 0)
-    few = count is not None and routed > count
-    return f"num_experts_per_tok is {routed}, and there are {count} experts in a block" if few else ""
 
 
 def _misfit_of_types(config: _Config) -> str:
@@ -272,9 +253,7 @@ def _misfit_of_kinds(config: _Config, layers: int) -> str:
 
 def _shape(config: _Config) -> ModelShape:
     family, (d, misfit) = config.family, _dimensions(config)
-    activation = family.activation or config.value("hidden_act")
-    activation = "silu" if activation == "swish" else activation
-    if isinstance(activation, str) and activation not in ACTIVATIONS and stated.can_build():
+    if not family.activation and config.value("hidden_act") not in ACTIVATIONS and stated.installed():
         raise stated.UnlistedFamilyError(config.data, file=config.file)
     drops_out, drops_stream, drops_scores = stated.dropped({**family.defaults, **config.data})
     blocks, has_window = blocks_of(family, d), not family.optional_window or d.flags["use_sliding_window"]
@@ -309,9 +288,7 @@ def _shape(config: _Config) -> ModelShape:
         storage_dtype=stated.storage_type(config.data, file=config.file),
         sliding_window=None if windowed == 0 else window,
         norms=blocks[0].norms,
-        activation=activation
-        if activation in ACTIVATIONS
-        else config.checked("hidden_act", ACTIVATIONS.__contains__, _ONE_OF),
+        activation=family.activation or config.checked("hidden_act", ACTIVATIONS.__contains__, _ONE_OF),
         attention_softcap=config.value("attn_logit_softcapping") is not None,
         partial_rotary=family.partial_rotary,
         scales_stream=family.scales_stream,

@@ -2,12 +2,13 @@
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Any, cast
 
+from shardwise.catalog.families.family import Family
 from shardwise.errors import ModelError, Problem, quoted
 from shardwise.spec.model.shape import Published
 
@@ -138,12 +139,11 @@ _READ = dict.fromkeys(("linear", "dynamic"), ("factor",)) | {
 _OWN = {"beta_fast": 32, **dict.fromkeys(("beta_slow", "attention_factor", "mscale", "mscale_all_dim"), 1)}
 
 
-def misfit_of_rotation(
-    stated: Mapping[str, Any], *, kinds: Sequence[str], several: bool, whole: bool, width: int, share: float
-) -> str:
-    """Which rotation is none of the `kinds` that a model's code knows, or lacks what it reads.
-    `several`: it has one for each kind of layers; `whole`: its code has no queries and keys that
-    are rotated in part; `share`: of the `width` of a head, where it is not stated."""
+def misfit_of_rotation(stated: Mapping[str, Any], family: Family, *, width: int) -> str:
+    """Which rotation is none that a family's code knows, or lacks what it reads. `width`: of what
+    is rotated of a head, or a part of it."""
+    kinds, several = family.rotations, any(isinstance(one, dict) for one in (family.rotation or {}).values())
+    stated = {"rope_parameters": family.rotation, **stated}
     for key in ("rope_parameters", "rope_scaling"):
         said: Any = stated.get(key) or {}
         if not isinstance(said, dict):
@@ -156,9 +156,9 @@ def misfit_of_rotation(
             known = f"its code knows {', '.join(kinds)} alone" if kinds else "its code reads none; leave it out"
             return f"rope_type is {quoted(kind)}, and {known}"
         turned = one.get(_SHARE, stated.get(_SHARE))
-        turned = share if turned is None and _SHARE not in one else turned
-        unread = not kinds or (whole and kind == "default")
-        least = f"1, as its code turns whole heads by {kind}" if whole and kind != "proportional" else ""
+        turned = family.rotated_share if turned is None and _SHARE not in one else turned
+        unread = not kinds or (family.rotates and kind == "default")
+        least = f"1, as its code turns whole heads by {kind}" if family.rotates and kind != "proportional" else ""
         if not unread and (type(turned) not in (int, float) or not bool(least) <= turned <= 1):
             return f"{_SHARE} is {quoted(turned)}; expected {least or 'a number from 0 to 1'}"
         for key in ("rope_theta", *_READ.get(str(kind), ())) if kinds else ():
@@ -201,6 +201,8 @@ def _kind(rotation: Mapping[str, Any]) -> Any:
 
 MAX_LAYERS = 1_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
+#: Behind the name of a file, of the keys of the language model in it.
+PART = ", text_config"
 #: Where transformers lists its models, by version.
 _LISTS = ("auto_mappings.py", "configuration_auto.py")
 
@@ -211,15 +213,13 @@ class UnlistedFamilyError(ModelError):
     def __init__(self, data: dict[str, Any], *, file: str) -> None:
         message = f"model_type {quoted(data.get('model_type'))} has no row in the catalogue, and was not built"
         super().__init__(Problem(where=file, message=message))
-        self.data = data
-        self.file = file
+        self.file = file.removesuffix(PART)
 
 
 def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError:
     """What to raise for a family without a row: that it must be built, or that it is not known."""
     kind = data.get("model_type")
-    installed = _installed()
-    if isinstance(kind, str) and installed is not None and _has(installed, kind):
+    if isinstance(kind, str) and (folder := installed()) is not None and _has(folder, kind):
         refuse_foreign(data, file=file)
         layers = data.get("num_hidden_layers")
         if isinstance(layers, int) and not 1 <= layers <= MAX_LAYERS:
@@ -227,17 +227,13 @@ def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError
         return UnlistedFamilyError(data, file=file)
     code = "; the Python code that auto_map names is never run" if data.get("auto_map") else ""
     build = "; with `pip install shardwise[train]`, other families that transformers has are counted by building them"
-    build = "" if installed else build
+    build = "" if installed() else build
     return ModelError.at(file, f"model_type {quoted(kind)} is not known{code}{build}; known are {', '.join(known)}")
 
 
-def can_build() -> bool:
-    """Whether transformers and torch are installed, by which families without a row are counted."""
-    return _installed() is not None
-
-
-def _installed() -> Path | None:
-    """The folder of the installed transformers; None where transformers or torch is missing."""
+def installed() -> Path | None:
+    """The folder of the installed transformers, by which families without a row are counted; None
+    where transformers or torch is missing."""
     try:
         found = [importlib.util.find_spec(name) for name in ("transformers", "torch")]
     except (ModuleNotFoundError, ValueError):

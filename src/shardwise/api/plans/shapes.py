@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise.catalog import models
 from shardwise.catalog.models import measured, scaled_config, scaled_shape
-from shardwise.catalog.stated import UnlistedFamilyError, can_build
+from shardwise.catalog.stated import UnlistedFamilyError, installed
 from shardwise.launch.processes.helpers import block_profiles, built_shape
 from shardwise.plan import open_executions
 from shardwise.spec import request as spec
@@ -43,14 +43,13 @@ def find_model(
     """As the catalogue's `find_model`; a family without a row is built by transformers and read,
     and of a model of more than text, where transformers is there, all parts are counted."""
     try:
-        shape = models.find_model(name, offline=offline, revision=revision, rope=rope)
+        shape, file = models.find_model(name, offline=offline, revision=revision, rope=rope), name
+        if shape.wrapper is None or shape.wrapper.frozen_parameters is not None or not installed():
+            return shape
     except UnlistedFamilyError as error:
-        stated = models.config_of(name, offline=offline, revision=revision)
-        return scaled_shape(_built(json.dumps(error.data), error.file), rope, stated)
-    if shape.wrapper is None or shape.wrapper.frozen_parameters is not None or not can_build():
-        return shape
+        file = error.file
     stated = models.config_of(name, offline=offline, revision=revision)
-    return scaled_shape(_built(json.dumps(scaled_config(stated, rope)), name), rope, stated)
+    return scaled_shape(_built(json.dumps(scaled_config(stated, rope)), file), rope, stated)
 
 
 @lru_cache(maxsize=64)

@@ -40,7 +40,7 @@ class Family:
             `no_null` those that a file may leave out, and of which transformers reads no null.
         choices: key -> the words that transformers' code knows of it.
         even_width: transformers refuses a width that is no multiple of the heads, whatever
-            `head_dim` says.
+            `head_dim` says; of others heads are as wide as that rounds down to.
         rotates: queries and keys are rotated as a whole; `rotations` in which ways, by rope_type;
             `rotation` where none is stated, and `rotated_share` how much of a head.
         pads: its embedding has a row for padding, `pad_token_id`.
@@ -59,8 +59,6 @@ class Family:
         whole_every: every n-th block's attention has no window; 0 where all blocks have it.
         pattern_key: the key of that n.
         windowless: with no `sliding_window` all of its blocks go without.
-        floors_head_dim: head width is hidden_size / num_attention_heads rounded down; transformers
-            refuses a remainder in other families.
         even_heads: transformers runs the model only where `head_dim` is hidden_size /
             num_attention_heads.
         broadcasts_keys: its code hands PyTorch one head of keys for all of queries as it is, and
@@ -110,7 +108,6 @@ class Family:
     whole_every: int = 0
     pattern_key: str | None = None
     windowless: bool = False
-    floors_head_dim: bool = False
     even_heads: Bias = blocks.never
     partial_rotary: bool = False
     scales_stream: bool = False

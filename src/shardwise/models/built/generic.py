@@ -12,7 +12,7 @@ from torch import nn
 
 from shardwise.catalog.config import ACTIVATIONS
 from shardwise.catalog.stated import POSITIONS, dropped, steady_positions
-from shardwise.errors import UnsupportedError, quoted
+from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out
 from shardwise.models.built.head import is_plain
 from shardwise.models.built.splits import deals_alike, ends_or_why, holders, plan_of, why_whole
@@ -42,10 +42,9 @@ class BuiltDecoder:
         """Its shape. Raises UnsupportedError: no causal decoder, or a head of another embedding."""
         attention = (call for block in self._calls for call in block.attention)
         if any(call.mask is not None and not call.mask.causal for call in attention):
-            windows = {key: self._stated.get(key) for key in WINDOWS}
-            for key in (key for key, one in windows.items() if one is not None and (type(one) is not int or one < 1)):
-                raise UnsupportedError(f"{key} is {quoted(windows[key])}; expected a whole number from 1, or null")
-            raise UnsupportedError("its attention is not causal: a token may see those after it")
+            raise UnsupportedError(
+                "its attention is not causal: a token may see those after it, or with a window below 1 none"
+            )
         if "keep_window_size" in self._stated:
             raise UnsupportedError("its code chooses the keys of a token among those after it too, so it is not causal")
         width, head = self._ends()

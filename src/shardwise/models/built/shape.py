@@ -19,7 +19,7 @@ from torch import nn
 from shardwise.catalog import stated
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.catalog.models import config_of, read_model, scaled_shape
+from shardwise.catalog.models import config_of, read_model, scaled_config, scaled_shape
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, find_anatomy
 from shardwise.models.built.generic import BuiltDecoder, bare_experts_of
@@ -51,7 +51,7 @@ def shape_of(name: str, *, revision: str | None = None, rope: RopeScaling | None
         return read_model(name, revision=revision, rope=rope)
     except stated.UnlistedFamilyError as error:
         data = config_of(name, offline=True, revision=revision)
-        return scaled_shape(built_shape(error.data, file=error.file), rope, data)
+        return scaled_shape(built_shape(scaled_config(data, rope), file=error.file), rope, data)
 
 
 def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
@@ -76,7 +76,7 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
         data = json.loads(config.to_json_string())
         if data.get("use_bidirectional_attention") is True:
             raise UnsupportedError("its language model lets tokens of a prompt see those after them")
-        stated.refuse_foreign(data, file=f"{file}, text_config")
+        stated.refuse_foreign(data, file=f"{file}{stated.PART}")
     with watchable():
         anatomy, wrapper = _built(whole)
         shape = _known_shape(anatomy, data, dtype=storage) if wrapper else None

@@ -16,13 +16,6 @@ PLANNED_STAGES = (
     *("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe"),
 )
 
-#: Families whose models are cut in stages: those, and others whose blocks pass on one stream.
-STAGED_FAMILIES = (
-    *PLANNED_STAGES,
-    *("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "hunyuan_v1_dense", "mpt", "nemotron"),
-    *("granitemoe", "llama4_text", "olmoe", "opt", "phi", "phimoe", "stablelm"),
-)
-
 #: Families whose blocks tensor parallelism slices, with the same result, by transformers' plans.
 TENSOR_FAMILIES = (
     *PLANNED_STAGES,
@@ -46,10 +39,10 @@ LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
 
 
 def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
-    """Whether a model's blocks can be split in a way: by its family, or as its build was seen."""
+    """Whether a model's blocks can be split in a way: as its build was seen, or its family is."""
     if model.built is not None:
         return split in model.built
-    return model.family in (STAGED_FAMILIES if split == "stages" else TENSOR_FAMILIES)
+    return split == "stages" or model.family in TENSOR_FAMILIES
 
 
 def heads(model: ModelShape) -> dict[str, int]:

@@ -67,11 +67,11 @@ class Given:
     @cached_property
     def shape(self) -> ModelShape:
         """Read from its configuration, as from a config.json."""
-        config: Any = cast(Any, self.base).config
+        config: Any = json.loads(cast(Any, self.base).config.to_json_string())
         try:
-            return shape_from_data(json.loads(config.to_json_string()), file="the model's configuration")
+            return shape_from_data(config, file="the model's configuration")
         except UnlistedFamilyError as error:
-            return built_shape(error.data, file=error.file)
+            return built_shape(config, file=error.file)
 
     @property
     def precision(self) -> Precision:
