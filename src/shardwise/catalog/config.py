@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.catalog import stated
-from shardwise.catalog.families.blocks import Dimensions, windowed_layers
+from shardwise.catalog.families.blocks import Dimensions
 from shardwise.catalog.families.family import LOGIT_TRANSFORMS, Family, blocks_of
-from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS, TYPES, TextPart
+from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS, TYPES
 from shardwise.errors import ModelError, quoted
 from shardwise.spec.model.shape import ModelShape, Wrapper
 
@@ -74,36 +74,28 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
     """The shape that a configuration describes; of a model of text and images, that of its language
     model. Raises ModelError: a sentence naming the key, what it holds and what was expected."""
     kind = data.get("model_type")
-    if isinstance(kind, str) and kind in TEXT_PARTS:
-        stated.refuse_foreign(data, file=file)
-        part = TEXT_PARTS[kind]
-        shape = shape_from_data(_text_part(data, part=part, file=file), file=f"{file}{stated.PART}")
-        names = shape.names.inside(part.backbone, head=part.head)
-        published = stated.published_as(data) or shape.published
-        return replace(shape, names=names, wrapper=Wrapper(family=kind), published=published)
-    family = _family(data, file=file)
+    if kind is None:
+        raise ModelError.at(file, "has no model_type; it is not a transformers configuration")
+    if not isinstance(kind, str) or kind not in {*FAMILIES, *TEXT_PARTS}:
+        raise stated.unlisted(data, file=file, known=sorted({*FAMILIES, *TEXT_PARTS}))
     stated.refuse_foreign(data, file=file)
-    return _shape(_Config(file=file, data=data, family=family))
+    if kind in FAMILIES:
+        return _shape(_Config(file=file, data=data, family=FAMILIES[kind]))
+    family, backbone, head = TEXT_PARTS[kind]
+    shape = shape_from_data(_text_part(data, family, head=head, file=file), file=f"{file}{stated.PART}")
+    names, published = shape.names.inside(backbone, head=head), stated.published_as(data) or shape.published
+    return replace(shape, names=names, wrapper=Wrapper(family=kind), published=published)
 
 
-def _text_part(data: dict[str, Any], *, part: TextPart, file: str) -> dict[str, Any]:
+def _text_part(data: dict[str, Any], family: str, *, head: str, file: str) -> dict[str, Any]:
     """The configuration of the language model inside a model of text and images. The outer one says
     how weights are stored, and whether a head that belongs to the whole model is tied."""
     inside: Any = data.get("text_config")
     if not isinstance(inside, dict):
         raise ModelError.at(file, f"text_config is {quoted(inside)}; expected the keys of the language model")
-    outer = ("torch_dtype", "dtype") if "." in part.head else ("torch_dtype", "dtype", "tie_word_embeddings")
+    outer = ("torch_dtype", "dtype") if "." in head else ("torch_dtype", "dtype", "tie_word_embeddings")
     inner = {key: value for key, value in cast(dict[str, Any], inside).items() if key not in outer[2:]}
-    return {"model_type": part.family, **inner, **{key: data[key] for key in outer if key in data}}
-
-
-def _family(data: dict[str, Any], *, file: str) -> Family:
-    kind = data.get("model_type")
-    if kind is None:
-        raise ModelError.at(file, "has no model_type; it is not a transformers configuration")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise stated.unlisted(data, file=file, known=sorted({*FAMILIES, *TEXT_PARTS}))
-    return FAMILIES[kind]
+    return {"model_type": family, **inner, **{key: data[key] for key in outer if key in data}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,9 +232,8 @@ def _misfit_of_kinds(config: _Config, layers: int) -> str:
     kinds = {"layer_types": ("full_attention", window, "attention"), "mlp_layer_types": ("dense", "sparse")}
     for key, known in {**kinds, "no_rope_layers": (0, 1)}.items():
         listed: Any = config.data.get(key)
-        # Of Llama 4, [] stands for its default.
-        if listed is None or (config.data["model_type"], key, listed) == ("llama4_text", "no_rope_layers", []):
-            continue
+        if listed is None or (listed, key, window) == ([], "no_rope_layers", "chunked_attention"):
+            continue  # [] stands for Llama 4's own
         entries = len(cast(list[Any], listed)) if isinstance(listed, list) else 0
         if entries < layers or (entries > layers and key in kinds):
             return f"{key} has {entries} entries, and there are {layers} blocks; write one entry for each block"
@@ -322,13 +313,15 @@ def _slides(config: _Config) -> bool:
 
 
 def _windowed(config: _Config, d: Dimensions) -> int | None:
-    """How many blocks' attention has the window; None for all."""
+    """How many blocks' attention has the window: as listed, or all but every n-th; None for all."""
     every, key, listed = config.family.whole_every, config.family.pattern_key, config.data.get("layer_types")
-    if config.family.windowed is not None and not listed:
+    if isinstance(listed, list) and listed:
+        windowed = sum(kind not in ("full_attention", "attention") for kind in cast(list[Any], listed)[: d.layers])
+    elif config.family.windowed is not None:
         windowed = config.family.windowed(d)
-        return None if windowed == d.layers else windowed
-    if key is not None and key in config.data and not listed:
-        every = config.data[key]
-        if type(every) is not int or every < 1:
+    else:
+        every = config.data.get(key, every) if key else every
+        if type(every) is not int or every < (key in config.data):
             raise config.error(f"{key} is {quoted(every)}; expected a whole number from 1")
-    return windowed_layers(listed, every=every, layers=d.layers)
+        windowed = d.layers - d.layers // every if every else d.layers
+    return None if windowed == d.layers else windowed

@@ -162,14 +162,14 @@ def misfit_of_rotation(stated: Mapping[str, Any], family: Family, *, width: int)
         if not unread and (type(turned) not in (int, float) or not bool(least) <= turned <= 1):
             return f"{_SHARE} is {quoted(turned)}; expected {least or 'a number from 0 to 1'}"
         for key in ("rope_theta", *_READ.get(str(kind), ())) if kinds else ():
-            found = numbers.get(key) or _OWN.get(key, numbers.get(key))
+            found, expected = (
+                numbers.get(key) or _OWN.get(key, numbers.get(key)),
+                "write the one that it was trained with",
+            )
             fits = isinstance(found, int | float) and (kind != "yarn" or found > (key == "rope_theta"))
-            expected = "write the one that it was trained with"
             if key in _LISTS_OF_FACTORS:
-                several: list[Any] = found if isinstance(found, list) else []  # pyright: ignore
                 pairs = (int(width * cast(float, turned)) + 1) // 2
-                fits = len(several) == pairs and all(isinstance(factor, int | float) for factor in several)
-                expected = f"expected a list of {pairs} numbers, one for each pair that turns"
+                fits, expected = isinstance(found, list) and len(found) == pairs, f"expected a list of {pairs} numbers"  # pyright: ignore
             if not fits:
                 return f"{key} is {quoted(found)} beside rope_type {kind}; {expected}"
     return ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
 
 from shardwise.spec.model.shape import Matrix, Norm, Reads
 
@@ -202,15 +201,6 @@ LLAMA_ATTENTION = separate(bias=flag("attention_bias"))
 UNBIASED_ATTENTION = separate(bias=never)
 QWEN2_ATTENTION = separate(bias=always, output_bias=never)
 GLM_ATTENTION = separate(bias=flag("attention_bias"), output_bias=never)
-
-
-def windowed_layers(layer_types: Any, *, every: int, layers: int) -> int | None:
-    """How many blocks have the window, as listed, else all but every n-th; None for all."""
-    if isinstance(layer_types, list):
-        listed = cast(list[Any], layer_types)[:layers]
-        windowed = sum(kind not in ("full_attention", "attention") for kind in listed)
-        return None if windowed == layers else windowed
-    return layers - layers // every if every else None
 
 
 def from_a_layer_on(d: Dimensions) -> int:

@@ -1,7 +1,7 @@
 """All known families of models, by the `model_type` of their config.json; and those like LLaMA."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -65,20 +65,9 @@ _RULES = {**LLAMA_LIKE, **LAYER_NORM, **EXPERTS}
 FAMILIES = {kind: replace(rules, **_CONFIGURATIONS[kind]) for kind, rules in _RULES.items()}
 #: model_type -> types of JSON -> the keys that transformers' class of it takes in these alone.
 TYPES: dict[str, dict[str, list[str]]] = json.loads((_FOLDER / "types.json").read_text(encoding="utf-8"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextPart:
-    """The language model inside a model of text and images: its `model_type`, where its
-    `text_config` states none, and the names of its backbone and head in transformers' tree."""
-
-    family: str
-    backbone: str = "model.language_model"
-    head: str = "lm_head"
-
-
-#: model_type of a model of text and images that is read without a build -> its language model.
+#: model_type of a model of text and images that is read without a build -> the `model_type` of its
+#: language model, where its `text_config` states none, and the names of its backbone and head.
 TEXT_PARTS = {
-    "gemma3": TextPart(family="gemma3_text"),
-    "llama4": TextPart(family="llama4_text", backbone="language_model.model", head="language_model.lm_head"),
+    "gemma3": ("gemma3_text", "model.language_model", "lm_head"),
+    "llama4": ("llama4_text", "language_model.model", "language_model.lm_head"),
 }

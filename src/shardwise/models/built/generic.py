@@ -43,7 +43,7 @@ class BuiltDecoder:
         attention = (call for block in self._calls for call in block.attention)
         if any(call.mask is not None and not call.mask.causal for call in attention):
             raise UnsupportedError(
-                "its attention is not causal: a token may see those after it, or with a window below 1 none"
+                "its attention is not causal: a token may see those after it, or none (window 0)"
             )
         if "keep_window_size" in self._stated:
             raise UnsupportedError("its code chooses the keys of a token among those after it too, so it is not causal")

@@ -99,10 +99,9 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
 
 def _misfit(model: nn.Module, config: Any, *, followed: bool) -> str:
     """Why a model does not run, of what a forward without numbers does not meet."""
-    for name, module in model.named_modules():
-        for key in (key for key, own in module._parameters.items() if own is not None and not own.numel()):
-            if not is_linear(module):
-                return f"{name}.{key} has no elements, as a number in its configuration is 0"
+    for name, module in ((name, one) for name, one in model.named_modules() if not is_linear(one)):
+        if empty := [key for key, own in module._parameters.items() if own is not None and not own.numel()]:
+            return f"{name}.{empty[0]} has no elements, as a number in its configuration is 0"
     heads, keys = (getattr(config, f"num_{of}_heads", 0) or 0 for of in ("attention", "key_value"))
     if not followed and keys and heads % keys:
         return f"num_key_value_heads {keys} does not divide num_attention_heads {heads}"
@@ -160,15 +159,9 @@ def _refuse_other_kinds(config: Any, *, whole: Any) -> None:
         raise UnsupportedError(stated.UNNAMED.format(named))
     if whole.model_type in ("gemma4", "gemma4_unified") and config.pad_token_id is None:
         raise UnsupportedError("pad_token_id is null, and its code writes it where images stand: write a number")
-    few = (
-        getattr(config, "vocab_size_per_layer_input", None)
-        if getattr(config, "hidden_size_per_layer_input", 0)
-        else None
-    )
-    if kind.startswith("gemma4") and few is not None and few < config.vocab_size:  # others' code asks
-        raise UnsupportedError(
-            f"vocab_size_per_layer_input is {few}, of a vocabulary of {config.vocab_size}: write that"
-        )
+    few = kind == "gemma4_text" and config.hidden_size_per_layer_input and config.vocab_size_per_layer_input
+    if few and few < config.vocab_size:  # Gemma 3n's code asks
+        raise UnsupportedError(f"vocab_size_per_layer_input is {few}; expected the vocabulary's {config.vocab_size}")
     if kind in _SHIFTED:
         raise UnsupportedError("its code counts positions from behind its padding token's, and here they begin at 0")
     if kind in (*lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES, *_ENCODERS) and not decodes:

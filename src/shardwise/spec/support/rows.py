@@ -121,10 +121,7 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
             f"set train.disable_dropout: true, or use {nearest}",
         ),
         Row(both, f"{family} is not both sliced (tp) and cut in stages (pp) by this version", "leave one of them out"),
-    ], [
-        Row(staged and model.unstaged, unstaged, trained),
-        Row(staged, f"{family} is not cut in pipeline stages by this version", trained),
-    ]
+    ], [Row(staged, unstaged, trained)]
 
 
 def of_slices(model: ModelShape, layout: Layout, parts: dict[str, int]) -> list[Row]:

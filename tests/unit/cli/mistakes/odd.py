@@ -78,7 +78,7 @@ def _config_bytes(draw: Draw) -> bytes:
 def _config(draw: Draw) -> dict[str, Any]:
     """A configuration of a known family, of any size, with some of its values replaced."""
     kind = draw.choice(sorted({*FAMILIES, *TEXT_PARTS}))
-    config = _of_family(draw, TEXT_PARTS[kind].family if kind in TEXT_PARTS else kind)
+    config = _of_family(draw, TEXT_PARTS[kind][0] if kind in TEXT_PARTS else kind)
     for _ in range(draw.choice([*[0] * 8, 1, 1, 2, 5])):
         key = draw.choice([*config, "rope_scaling", "layer_types", "torch_dtype", "quantization_config"])
         config[key] = draw.choice([*ODD_VALUES, [config.get(key)]])
