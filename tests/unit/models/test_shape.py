@@ -2,19 +2,17 @@
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError, UnsupportedError
 from shardwise.methods.lora import add_adapters
-from shardwise.models.anatomy import find_anatomy
-from shardwise.models.built import shape as module
 from shardwise.models.built.generic import bare_experts_of
-from shardwise.models.built.shape import built_shape
+from shardwise.models.built.shape import built_shape, shape_of
 from shardwise.models.built.splits import _form
 from shardwise.models.stage import Passed
 from shardwise.programs import model_shape
@@ -175,6 +173,7 @@ def test_a_stranger_is_counted_exactly(kind: str, changes: dict[str, Any], kinds
         ("hrm_text", "lists of modules L_module.layers, H_module.layers, none of which alone is its decoder's blocks"),
         ("phi4_multimodal", "it is a model of more than text, in which transformers has no language model"),
         ("gemma4_assistant", "it drafts tokens for another model, whose hidden states, keys and values it reads"),
+        ("cpmant", r"its head is .* and its embedding .*, and heads of another size are not trained"),
         ("doge", "its code chooses the keys of a token among those after it too, so it is not causal"),
     ],
 )
@@ -231,22 +230,37 @@ def test_what_cannot_be_run_is_counted_and_not_trained(kind: str, changes: dict[
     assert refused_everywhere(job(), shape)[0] == shape.untrained
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("zaya", {"cca_time1": 0}, "conv_qk_grouped.weight has no elements, as a number in its configuration is 0"),
+        ("qwen4_exp_text", {"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide num_attention_heads 4"),
+        (
+            "gemma4_text",
+            {"vocab_size_per_layer_input": 7},
+            "vocab_size_per_layer_input is 7; expected the vocabulary's",
+        ),
+        ("beam", {"sliding_window": 0}, "a token may see those after it, or none (window 0)"),
+        ("codegen", {"n_positions": 0}, "n_positions is 0; expected a number above 0"),
+        ("llama", {"hidden_act": "quick_gelu"}, ""),
+    ],
+)
+def test_what_is_met_with_numbers_alone_is_not_trained(
+    tmp_path: Path, kind: str, changes: dict[str, Any], message: str
+) -> None:
+    config = {**json.loads(tiny_config(kind).to_json_string(use_diff=False)), **changes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    try:
+        shape = shape_of(str(tmp_path))
+    except ModelError as error:
+        assert message in str(error)
+    else:
+        assert shape.counted and message in shape.untrained and bool(message) == bool(shape.untrained)
+
+
 def test_names_of_experts_are_those_of_pefts_tables() -> None:
     tables: Any = pytest.importorskip("peft.utils.transformers_weight_conversion")
     theirs, known = tables._MODEL_TO_CONVERSION_PATTERN, tables._MOE_TARGET_MODULE_MAPPING
     stated = {kind: name if name in known else None for kind, name in theirs.items()}
     assert {kind: bare_experts_of(kind) for kind in stated} == stated
     assert bare_experts_of("qwen3_5_text") is None
-
-
-def test_a_head_of_another_shape_than_the_embedding_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = module._built
-
-    def odd(config: Any) -> Any:
-        model = build(config)[0].model
-        model.lm_head = nn.Linear(64, 98, bias=False, device="meta")
-        return find_anatomy(model), None
-
-    monkeypatch.setattr(module, "_built", odd)
-    with pytest.raises(ModelError, match=r"its head is \(98, 64\) and its embedding \(97, 64\)"):
-        module.built_shape(small_config("llama"), file="config.json")
