@@ -230,32 +230,25 @@ def test_what_cannot_be_run_is_counted_and_not_trained(kind: str, changes: dict[
     assert refused_everywhere(job(), shape)[0] == shape.untrained
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        ("zaya", {"cca_time1": 0}, "conv_qk_grouped.weight has no elements, as a number in its configuration is 0"),
-        ("qwen4_exp_text", {"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide num_attention_heads 4"),
-        (
-            "gemma4_text",
-            {"vocab_size_per_layer_input": 7},
-            "vocab_size_per_layer_input is 7; expected the vocabulary's",
-        ),
-        ("beam", {"sliding_window": 0}, "a token may see those after it, or none (window 0)"),
-        ("codegen", {"n_positions": 0}, "n_positions is 0; expected a number above 0"),
-        ("llama", {"hidden_act": "quick_gelu"}, ""),
-    ],
-)
-def test_what_is_met_with_numbers_alone_is_not_trained(
-    tmp_path: Path, kind: str, changes: dict[str, Any], message: str
-) -> None:
-    config = {**json.loads(tiny_config(kind).to_json_string(use_diff=False)), **changes}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+#: What a forward without numbers does not meet, and an activation that no rule of the catalogue counts.
+UNMET: list[tuple[str, dict[str, Any], str]] = [
+    ("zaya", {"cca_time1": 0}, "conv_qk_grouped.weight has no elements, as a number in its configuration is 0"),
+    ("qwen4_exp_text", {"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide num_attention_heads 4"),
+    ("gemma4_text", {"vocab_size_per_layer_input": 7}, "vocab_size_per_layer_input is 7; expected the vocabulary's"),
+    ("beam", {"sliding_window": 0}, "a token may see those after it, or none (window 0)"),
+    ("codegen", {"n_positions": 0}, "n_positions is 0; expected a number above 0"),
+    ("llama", {"hidden_act": "quick_gelu"}, ""),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "message"), UNMET)
+def test_what_is_met_with_numbers_is_said_too(tmp_path: Path, kind: str, changes: dict[str, Any], message: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**tiny_config(kind).to_dict(), **changes}, default=str))
     try:
-        shape = shape_of(str(tmp_path))
+        said = shape_of(str(tmp_path)).untrained
     except ModelError as error:
-        assert message in str(error)
-    else:
-        assert shape.counted and message in shape.untrained and bool(message) == bool(shape.untrained)
+        said = str(error)
+    assert message in said and bool(message) == bool(said)
 
 
 def test_names_of_experts_are_those_of_pefts_tables() -> None:
