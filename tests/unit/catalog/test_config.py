@@ -32,7 +32,6 @@ def refused(data):
         ({**LLAMA, "custom_pipelines": {"AutoModel": "evil.Model"}}, ("custom_pipelines",)),
         ({**LLAMA, "trust_remote_code": True}, ("trust_remote_code",)),
         ({**LLAMA, "quantization_config": {"bits": 4}}, ("quantization_config",)),
-        ({**LLAMA, "num_attention_heads": 7}, ("not a multiple",)),
         ({**LLAMA, "num_key_value_heads": 3}, ("does not divide",)),
         ({"model_type": "qwen3_moe", "mlp_only_layers": ["0"]}, ("mlp_only_layers",)),
         ({"model_type": "deepseek_v2"}, ("num_experts_per_tok",)),

@@ -42,9 +42,7 @@ class BuiltDecoder:
         """Its shape. Raises UnsupportedError: no causal decoder, or a head of another embedding."""
         attention = (call for block in self._calls for call in block.attention)
         if any(call.mask is not None and not call.mask.causal for call in attention):
-            raise UnsupportedError(
-                "its attention is not causal: a token may see those after it, or none (window 0)"
-            )
+            raise UnsupportedError("its attention is not causal: a token may see those after it, or none (window 0)")
         if "keep_window_size" in self._stated:
             raise UnsupportedError("its code chooses the keys of a token among those after it too, so it is not causal")
         width, head = self._ends()
