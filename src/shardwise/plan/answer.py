@@ -141,7 +141,7 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
     model, built = question.model, None
     if model.built is not None:
         read_off = "its shape was read off the model that transformers builds"
-        built = f"the catalogue has no row for {model.family}: {read_off}"
+        built = f"the catalogue has no row for this {model.family}: {read_off}"
     if model.counted:
         built = f"{built}; {_of_which_code(model)}"
     weights = (left_frozen(model), widened(question.job, model), left_wide(question.job, model))

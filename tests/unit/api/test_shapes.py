@@ -27,7 +27,7 @@ def test_a_plan_says_that_its_shape_was_read_off_a_build(tmp_path: Path) -> None
     made = plan(overrides=asked(tmp_path, "persimmon"))
     assert made.model["built"] == ("stages", "documents")
     assert made.best.reasons[-1] == (
-        "the catalogue has no row for persimmon: its shape was read off the model that transformers builds; "
+        "the catalogue has no row for this persimmon: its shape was read off the model that transformers builds; "
         "what its blocks keep was measured in PyTorch's own code, as where no package with kernels is installed"
     )
     refused = {rejection.strategy: rejection.reason for rejection in made.rejected}
