@@ -101,8 +101,8 @@ def counts_routes(stated: Mapping[str, Any]) -> bool:
 
 
 #: What families call their number of positions.
-POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
-POSITIONS += ("context_length",)
+_OTHERS = ("n_positions", "max_seq_len", "seq_length", "max_sequence_length", "context_length")
+POSITIONS = ("max_position_embeddings", *_OTHERS)
 _ORIGINAL, _SHARE = "original_max_position_embeddings", "partial_rotary_factor"
 
 
@@ -147,7 +147,7 @@ def misfit_of_rotation(stated: Mapping[str, Any], family: Family, *, width: int)
     for key in ("rope_parameters", "rope_scaling"):
         said: Any = stated.get(key) or {}
         if not isinstance(said, dict):
-            return f"{key} is {quoted(said)}; expected an object of keys, or null"
+            return f"{key} is {quoted(stated[key])}; expected an object of keys, or null"
         if not several and (inside := [kind for kind, one in said.items() if isinstance(one, dict)]):  # pyright: ignore
             return f"{key} has {quoted(inside[0])}, and its code has no way for each kind of layers; write one for all"
     for one in _rotations(stated):
@@ -155,7 +155,7 @@ def misfit_of_rotation(stated: Mapping[str, Any], family: Family, *, width: int)
         if kind not in (kinds or ("default",)):
             known = f"its code knows {', '.join(kinds)} alone" if kinds else "its code reads none; leave it out"
             return f"rope_type is {quoted(kind)}, and {known}"
-        turned = one.get(_SHARE, stated.get(_SHARE))
+        turned: Any = one.get(_SHARE, stated.get(_SHARE))
         turned = family.rotated_share if turned is None and _SHARE not in one else turned
         unread = not kinds or (family.rotates and kind == "default")
         least = f"1, as its code turns whole heads by {kind}" if family.rotates and kind != "proportional" else ""
@@ -168,10 +168,11 @@ def misfit_of_rotation(stated: Mapping[str, Any], family: Family, *, width: int)
             )
             fits = isinstance(found, int | float) and (kind != "yarn" or found > (key == "rope_theta"))
             if key in _LISTS_OF_FACTORS:
-                pairs = (int(width * cast(float, turned)) + 1) // 2
-                fits, expected = isinstance(found, list) and len(found) == pairs, f"expected a list of {pairs} numbers"  # pyright: ignore
+                pairs = (int(width * turned) + 1) // 2
+                fits = type(found) is list and len(cast(list[Any], found)) == pairs
+                expected = f"expected a list of {pairs} numbers"
             if not fits:
-                return f"{key} is {quoted(found)} beside rope_type {kind}; {expected}"
+                return f"{key} is {quoted(numbers.get(key))} beside rope_type {kind}; {expected}"
     return ""
 
 
