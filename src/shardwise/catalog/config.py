@@ -237,7 +237,7 @@ def _misfit_of_kinds(config: _Config, layers: int) -> str:
         entries = len(cast(list[Any], listed)) if isinstance(listed, list) else 0
         if entries < layers or (entries > layers and key in kinds):
             return f"{key} has {entries} entries, and there are {layers} blocks; write one entry for each block"
-        if other := [kind for kind in listed if kind not in known]:
+        if other := [kind for kind in cast(list[Any], listed) if kind not in known]:
             return f"{key} has {quoted(other[0])}; expected {' or '.join(map(str, known))}"
     return ""
 
