@@ -149,7 +149,7 @@ def misfit_of_rotation(stated: Mapping[str, Any], family: Family, *, width: int)
         if not isinstance(said, dict):
             return f"{key} is {quoted(stated[key])}; expected an object of keys, or null"
         if not several and (inside := [kind for kind, one in said.items() if isinstance(one, dict)]):  # pyright: ignore
-            return f"{key} has {quoted(cast(Any, inside[0]))}, and its code has no way for each kind of layers; write one for all"
+            return f"{key} has {quoted(cast(Any, inside[0]))}, and its code has one for all layers: write that"
     for one in _rotations(stated):
         kind, numbers = _kind(one), {"rope_theta": stated.get("rope_theta", 1e4), _ORIGINAL: 2, **one}
         if kind not in (kinds or ("default",)):
