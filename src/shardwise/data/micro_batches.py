@@ -154,10 +154,8 @@ class Batcher:
 
     def _micro_batch(self, everyone: Ids) -> MicroBatch:
         """This rank's part of a micro-step, [data_world_size, micro_batch_size]."""
-        joined = self.data.joined or self.joins
-        sizes = np.where(everyone == FILLER, 0, self.data.lengths[everyone])
-        length = self._length(sizes.sum(1) if self.joins else sizes)
-        mine, sides = everyone[self.data_rank], self.data.sides
+        mine, sides, joined = everyone[self.data_rank], self.data.sides, self.data.joined or self.joins
+        length = self._length(np.where(everyone == FILLER, 0, self.data.lengths[everyone]))
         if joined:  # as many rows on every rank
             every = [self._places(one, length=length) for one in everyone.tolist()]
             placed = every[self.data_rank]
@@ -196,10 +194,7 @@ class Batcher:
         numbers = [at * sides + side for at, _ in there for side in range(sides)]
         if not (self.data.joined or self.joins) or not numbers:
             return [(number, number, 0) for number in numbers]
-        if self.joins:
-            sizes = self.data.lengths[[sample for _, sample in there]]
-        else:
-            sizes = np.concatenate([self.data.row_lengths(sample) for _, sample in there]).astype(np.int32)
+        sizes = np.concatenate([self.data.row_lengths(sample) for _, sample in there]).astype(np.int32)
         offsets, order = pack(sizes, capacity=length)
         begins = [np.cumsum(sizes[order[a:b]]) - sizes[order[a:b]] for a, b in pairwise(offsets)]
         rows = np.repeat(np.arange(len(begins)), np.diff(offsets))
@@ -207,9 +202,9 @@ class Batcher:
         return [(numbers[at], row, start) for at, row, start in found]
 
     def _length(self, sizes: npt.NDArray[np.int64]) -> int:
-        """The longest row of the micro-step on any rank, rounded up."""
+        """The longest row of the micro-step on any rank, rounded up; `sizes`: of samples by rank."""
         most = self.data.max_length * (self.micro_batch_size if self.joins else 1)
-        length = padded_length(max(1, int(sizes.max())), max_length=most)
+        length = padded_length(max(1, int((sizes.sum(1) if self.joins else sizes).max())), max_length=most)
         return -(-length // self.length_multiple) * self.length_multiple
 
 

@@ -188,7 +188,9 @@ def _model(
     return model
 
 
-def _batches(job: Job, execution: Execution, *, world: World, data: PreparedData, padding_id: int, joins: bool) -> Batches:
+def _batches(
+    job: Job, execution: Execution, *, world: World, data: PreparedData, padding_id: int, joins: bool
+) -> Batches:
     batcher = Batcher(
         data=data,
         micro_batch_size=execution.micro_batch_size,

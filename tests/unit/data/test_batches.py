@@ -107,7 +107,9 @@ def test_rows_are_padded_on_the_right_to_multiples_of_eight_and_stay_one_documen
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_joined_rows_are_documents_of_one_row_as_long_on_every_rank(data: PreparedData, ranks: int) -> None:
-    shares = [list(batches(data, rank=rank, ranks=ranks, micro_batch_size=4, joins=True).from_(0)) for rank in range(ranks)]
+    shares = [
+        list(batches(data, rank=rank, ranks=ranks, micro_batch_size=4, joins=True).from_(0)) for rank in range(ranks)
+    ]
     padded = [list(batches(data, rank=rank, ranks=ranks, micro_batch_size=4).from_(0)) for rank in range(ranks)]
     for step in range(len(shares[0])):
         parts = [share[step] for share in shares]
