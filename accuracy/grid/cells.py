@@ -238,6 +238,8 @@ def job_of(cell: Cell, *, model: str, data: str) -> Job:
                 "save_steps": 0,
                 "compile": cell.compile,
                 "optimizer": "adamw",
+                # `auto` would join rows that are not packed, and compute no padding.
+                "attn_implementation": "auto" if cell.rows == "packed" else "sdpa",
             },
         }
     )

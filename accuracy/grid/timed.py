@@ -62,7 +62,7 @@ class TimedJob:
 
     def job(self, *, model: str, data: str, **others: Any) -> Job:
         """On a model's folder and a file of rows."""
-        keys = {"gradient_checkpointing": self.recompute, "precision": self.precision}
+        keys = {"gradient_checkpointing": self.recompute, "precision": self.precision, "attn_implementation": "sdpa"}
         train = {"global_batch_size": GLOBAL_BATCH, "micro_batch_size": MICRO_BATCH, "save_steps": 0, **keys}
         rows = {"path": data, "max_length": self.length, "over_long": "truncate"}
         return job_from_data({"model": model, "method": self.method, "data": rows, "train": train, **others})

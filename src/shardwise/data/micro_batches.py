@@ -116,7 +116,8 @@ class GlobalBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Batcher:
-    """Splits a global batch into micro-batches, and those among ranks."""
+    """Splits a global batch into micro-batches, and those among ranks. `joins`: rows are documents
+    of one row, with hardly any padding."""
 
     data: PreparedData
     micro_batch_size: int
@@ -124,6 +125,7 @@ class Batcher:
     data_world_size: int
     padding_id: int
     length_multiple: int = 1
+    joins: bool = False
 
     @property
     def samples_per_forward(self) -> int:
@@ -152,9 +154,9 @@ class Batcher:
 
     def _micro_batch(self, everyone: Ids) -> MicroBatch:
         """This rank's part of a micro-step, [data_world_size, micro_batch_size]."""
-        length = self._length(everyone[everyone != FILLER])
-        mine, sides = everyone[self.data_rank], self.data.sides
-        if self.data.joined:  # as many rows on every rank
+        mine, sides, joined = everyone[self.data_rank], self.data.sides, self.data.joined or self.joins
+        length = self._length(np.where(everyone == FILLER, 0, self.data.lengths[everyone]))
+        if joined:  # as many rows on every rank
             every = [self._places(one, length=length) for one in everyone.tolist()]
             placed = every[self.data_rank]
             shape = (max(row for places in every for _, row, _ in [*places, (0, 0, 0)]) + 1, length)
@@ -163,14 +165,14 @@ class Batcher:
         input_ids, labels = np.full(shape, self.padding_id, np.int64), np.full(shape, IGNORED, np.int64)
         real = np.zeros(shape, np.bool_)
         position_ids = np.tile(np.arange(length), (shape[0], 1))
-        owners = np.zeros(shape, np.int64) if self.data.joined else np.arange(shape[0])[:, None].repeat(length, 1)
+        owners = np.zeros(shape, np.int64) if joined else np.arange(shape[0])[:, None].repeat(length, 1)
         stored = {at: self.data.rows(sample) for at, sample in enumerate(mine.tolist()) if sample != FILLER}
         for number, row, start in placed:
             ids, positions, targets = stored[number // sides][number % sides]
             here, stop = slice(start, start + len(ids)), start + len(ids)
             input_ids[row, here], position_ids[row, here], labels[row, here] = ids, positions, targets
             real[row, here], owners[row, start:] = True, number
-            if self.data.packed:  # padding is one more document; unpacked rows stay causal, which needs no mask
+            if self.data.packed or joined:  # padding is one more document; other rows stay causal, which needs no mask
                 position_ids[row, stop:] = np.arange(length - stop)
         positions = torch.from_numpy(position_ids)
         return MicroBatch(
@@ -181,7 +183,7 @@ class Batcher:
             owners=torch.from_numpy(owners),
             sample_ids=tuple(mine.tolist()),
             sides=sides,
-            documents=Documents.of(positions) if self.data.packed else None,
+            documents=Documents.of(positions) if self.data.packed or joined else None,
         )
 
     def _places(self, samples: Sequence[int], *, length: int) -> list[tuple[int, int, int]]:
@@ -190,7 +192,7 @@ class Batcher:
         sides = self.data.sides
         there = [(at, sample) for at, sample in enumerate(samples) if sample != FILLER]
         numbers = [at * sides + side for at, _ in there for side in range(sides)]
-        if not self.data.joined or not numbers:
+        if not (self.data.joined or self.joins) or not numbers:
             return [(number, number, 0) for number in numbers]
         sizes = np.concatenate([self.data.row_lengths(sample) for _, sample in there]).astype(np.int32)
         offsets, order = pack(sizes, capacity=length)
@@ -199,9 +201,10 @@ class Batcher:
         found = zip(order.tolist(), rows.tolist(), np.concatenate(begins).tolist(), strict=True)
         return [(numbers[at], row, start) for at, row, start in found]
 
-    def _length(self, samples: Ids) -> int:
-        """The longest sample of the micro-step on any rank, rounded up."""
-        length = padded_length(int(self.data.lengths[samples].max(initial=1)), max_length=self.data.max_length)
+    def _length(self, sizes: npt.NDArray[np.int64]) -> int:
+        """The longest row of the micro-step on any rank, rounded up; `sizes`: of samples by rank."""
+        most = self.data.max_length * (self.micro_batch_size if self.joins else 1)
+        length = padded_length(max(1, int((sizes.sum(1) if self.joins else sizes).max())), max_length=most)
         return -(-length // self.length_multiple) * self.length_multiple
 
 

@@ -47,7 +47,7 @@ def config(chosen: Chosen) -> dict[str, Any]:
         **{key: getattr(train, key) for key in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")},
         "max_grad_norm": train.max_grad_norm,
         "bf16": True,
-        "attn_implementation": execution.attn_implementation,
+        "attn_implementation": execution.attention_elsewhere,
         "gradient_checkpointing": execution.gradient_checkpointing == "full" and not sharded,
         "torch_compile": execution.compile,
         "logging_steps": train.logging_steps,

@@ -100,7 +100,7 @@ def left_to_the_script(chosen: Chosen) -> list[str]:
     warmup = f"{100 * train.warmup_ratio:g} %" if train.warmup_ratio else f"{train.warmup_steps} steps"
     lines = [
         f'model: from_pretrained("{chosen.model}", dtype=torch.{stored}, '
-        f'attn_implementation="{execution.attn_implementation}")',
+        f'attn_implementation="{execution.attention_elsewhere}")',
         f"batch: {execution.micro_batch_size} rows a process and forward, {forwards} forward{'s' * (forwards > 1)} "
         f"a step: {train.global_batch_size} rows a step in all",
         f"optimizer: {kind}(lr={train.learning_rate!r}, {own}, {decay})",

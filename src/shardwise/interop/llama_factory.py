@@ -68,7 +68,7 @@ def config(chosen: Chosen) -> dict[str, Any]:
         **sft_settings(chosen),
         "bf16": True,
         "pure_bf16": execution.precision == "bf16",
-        "flash_attn": {"sdpa": "sdpa", "eager": "disabled"}.get(execution.attn_implementation, "fa2"),
+        "flash_attn": {"sdpa": "sdpa", "eager": "disabled"}.get(execution.attention_elsewhere, "fa2"),
         "disable_gradient_checkpointing": execution.gradient_checkpointing != "full",
         **({"deepspeed": "deepspeed.json"} if zero_of(chosen) is not None else {}),
     }

@@ -45,7 +45,7 @@ def config(chosen: Chosen) -> dict[str, Any]:
         **sft_settings(chosen),
         "torch_dtype": "float32" if in_float32 else "bfloat16",
         "bf16": True,
-        "attn_impl": execution.attn_implementation,
+        "attn_impl": execution.attention_elsewhere,
         "gradient_checkpointing": execution.gradient_checkpointing == "full",
         **sharding,
     }

@@ -50,7 +50,7 @@ def _settings(chosen: Chosen) -> dict[str, Any]:
     stored = "bfloat16" if execution.precision == "bf16" or frozen_in_bf16 else "float32"
     return {
         **sft_settings(chosen),
-        "model_init_kwargs": {"dtype": stored, "attn_implementation": execution.attn_implementation},
+        "model_init_kwargs": {"dtype": stored, "attn_implementation": execution.attention_elsewhere},
         "max_length": data.max_length,
         **({"average_tokens_across_devices": True} if chosen.job.objective == "sft" else {}),  # pairs count no tokens
         "train_sampling_strategy": "random" if data.shuffle else "sequential",

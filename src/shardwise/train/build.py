@@ -22,6 +22,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import TRIAL_ROWS, RunDirectory, read_json, revision_of
+from shardwise.spec.support.attention import joins_rows
 from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS
 from shardwise.train.guards.checks import read_back_states
 from shardwise.train.guards.read_back import LiveTypes, read_back_places
@@ -84,7 +85,8 @@ def build(
     model = _model(run, job, execution, world=world, prepared=prepared, is_packed=data.packed, fill=fill)
     if not is_rehearsed:  # a rehearsal's rows are as long as may be, whatever a run's are
         _check_positions(data, model.shape)
-    batches = _batches(job, execution, world=world, data=data, padding_id=prepared["padding_id"])
+    joins = not world.layout.splits_rows and joins_rows(job, model.shape, execution.attn_implementation)
+    batches = _batches(job, execution, world=world, data=data, padding_id=prepared["padding_id"], joins=joins)
     evaluated = prepared["eval"] and replace(batches.batcher, data=open_prepared(prepared["eval"]))
     stepped = _stepped(model, execution, world=world)
     optimizer = build_optimizer(stepped.named, train=spec, name=execution.optimizer, wholes=stepped.wholes())
@@ -186,7 +188,9 @@ def _model(
     return model
 
 
-def _batches(job: Job, execution: Execution, *, world: World, data: PreparedData, padding_id: int) -> Batches:
+def _batches(
+    job: Job, execution: Execution, *, world: World, data: PreparedData, padding_id: int, joins: bool
+) -> Batches:
     batcher = Batcher(
         data=data,
         micro_batch_size=execution.micro_batch_size,
@@ -194,6 +198,7 @@ def _batches(job: Job, execution: Execution, *, world: World, data: PreparedData
         data_world_size=world.layout.data_world_size,
         padding_id=padding_id,
         length_multiple=world.layout.sequence_multiple,
+        joins=joins,
     )
     return Batches(
         batcher,

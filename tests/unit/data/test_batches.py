@@ -28,7 +28,7 @@ def batcher(data: PreparedData, *, rank: int, ranks: int, micro_batch_size: int 
 
 
 def batches(data: PreparedData, *, rank: int = 0, ranks: int = 1, **changes: Any) -> Batches:
-    batched = {key: changes.pop(key) for key in ("micro_batch_size", "length_multiple") if key in changes}
+    batched = {key: changes.pop(key) for key in ("micro_batch_size", "length_multiple", "joins") if key in changes}
     settings = {"global_batch_size": 6, "seed": 3, "shuffle": True, "num_epochs": 1.0, "max_steps": None, **changes}
     return Batches(batcher(data, rank=rank, ranks=ranks, **batched), **settings)
 
@@ -103,6 +103,32 @@ def test_rows_are_padded_on_the_right_to_multiples_of_eight_and_stay_one_documen
             assert (micro.labels[row, length:] == IGNORED).all()
         assert torch.equal(micro.position_ids, torch.arange(micro.input_ids.shape[1]).expand_as(micro.position_ids))
     assert fillers == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_joined_rows_are_documents_of_one_row_as_long_on_every_rank(data: PreparedData, ranks: int) -> None:
+    shares = [
+        list(batches(data, rank=rank, ranks=ranks, micro_batch_size=4, joins=True).from_(0)) for rank in range(ranks)
+    ]
+    padded = [list(batches(data, rank=rank, ranks=ranks, micro_batch_size=4).from_(0)) for rank in range(ranks)]
+    for step in range(len(shares[0])):
+        parts = [share[step] for share in shares]
+        assert labels_of(parts) == labels_of([share[step] for share in padded])
+        assert [seen(part) for part in parts] == [seen(share[step]) for share in padded]
+        for everyone in zip(*(part.micro_batches for part in parts), strict=True):
+            assert len({micro.input_ids.shape for micro in everyone}) == 1
+            most = max(int(micro.real.sum()) for micro in everyone)
+            for micro in everyone:
+                assert micro.input_ids.shape == (1, -(-max(most, 1) // 8) * 8)
+                assert micro.documents is not None
+                lengths = [int(data.lengths[sample]) for sample in micro.sample_ids if sample != FILLER]
+                left = [micro.input_ids.shape[1] - sum(lengths)] if micro.input_ids.shape[1] > sum(lengths) else []
+                assert sorted(micro.documents.ends.diff().tolist()) == sorted([*lengths, *left])
+                for at, sample in enumerate(micro.sample_ids):
+                    one = micro.alone(at)
+                    kept = 0 if sample == FILLER else int(data.lengths[sample])
+                    assert int(one.real.sum()) == kept
+                    assert (one.labels != IGNORED).sum() == (0 if sample == FILLER else data.trained_counts[sample])
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 4])

@@ -22,7 +22,7 @@ from shardwise.spec.cluster import Gpu
 #: The kind of attention that walks over all scores, for a mask says which count.
 MASKED_ATTENTION = "masked"
 #: The kernels of `scaled_dot_product_attention` are those that a probe measures.
-PROBED = ("sdpa", "cudnn", "flash", "efficient", "math", MASKED_ATTENTION)
+PROBED = ("sdpa", "varlen", "cudnn", "flash", "efficient", "math", MASKED_ATTENTION)
 
 _FLASH_2 = (
     *(("H20", 0.46), ("H", 0.36), ("GH", 0.36), ("B", 0.15), ("GB", 0.15)),

@@ -116,7 +116,8 @@ def _attention(job: Job, model: ModelShape, choice: Choice, precision: Precision
     if job.train.attn_implementation != "auto":
         return job.train.attn_implementation
     gpu = choice.cluster.gpu
-    refused = choice.layout.splits_rows or documents_refusal(job, model, "varlen")
+    padded = not job.data.packing and gpu.kind != "cpu"  # joined where that is asked for
+    refused = padded or choice.layout.splits_rows or documents_refusal(job, model, "varlen")
     if not (refused or attention_refusal("varlen", gpu, precision=precision)):
         return "varlen"
     return "eager" if model.attention_softcap or model.eager_attention else "sdpa"

@@ -106,6 +106,11 @@ class Execution:
         return other
 
     @property
+    def attention_elsewhere(self) -> Attention:
+        """As other trainers know it, which have no `varlen`."""
+        return "sdpa" if self.attn_implementation == "varlen" else self.attn_implementation
+
+    @property
     def optimizer_rule(self) -> OptimizerRule:
         """What is known of its optimizer."""
         return OPTIMIZER_RULES[self.optimizer]

@@ -4,6 +4,7 @@ from shardwise.spec.cluster import Gpu
 from shardwise.spec.job.keys import Auto, Job
 from shardwise.spec.layout.execution import Attention, Precision
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS
 
 #: Prefixes of Hopper GPU names: FlashAttention-3 is for them (its README: "H100 / H800 GPU").
 _HOPPER = ("H100", "H200", "H800", "H20", "GH200")
@@ -55,8 +56,16 @@ def documents_refusal(job: Job, model: ModelShape, attention: Attention) -> str 
     return _varlen_refusal(job, model) if attention == "varlen" else None
 
 
+def joins_rows(job: Job, model: ModelShape, attention: Attention) -> bool:
+    """Whether rows that are not packed are computed as documents of one row, without padding: where
+    packed ones are kept apart. Of models without rules forecasts are made of padded rows."""
+    if attention not in BY_DOCUMENT or job.data.packing or job.objective != "sft" or model.built is not None:
+        return False
+    return not (model.mixes_documents or model.family in (*UNTOLD, *MASKED_WITHOUT_POSITIONS))
+
+
 def _varlen_refusal(job: Job, model: ModelShape) -> str | None:
-    if not job.data.packing:
+    if not (job.data.packing or joins_rows(job, model, "varlen")):
         return "is for packed rows, and data.packing is false"
     wide = model.head_dim > _WIDEST_HEAD or model.head_dim % 8 or model.value_head_dim is not None
     length, drops = job.data.max_length, model.drops_out and not job.train.disable_dropout

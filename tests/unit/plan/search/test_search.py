@@ -165,6 +165,22 @@ def test_packed_rows_are_computed_by_document_where_that_is_possible(model, hard
 
 
 @pytest.mark.parametrize(
+    ("model", "hardware", "text", "kernel"),
+    [
+        ("llama-3.2-1b", "cpu:2", "", "varlen"),
+        ("llama-3.2-1b", "4x A100-80GB", "", "sdpa"),
+        ("llama-3.2-1b", "4x A100-80GB", "train: {attn_implementation: varlen}\n", "varlen"),
+        ("llama-3.2-1b", "cpu:2", "objective: dpo\n", "sdpa"),
+        ("qwen3.5-2b", "cpu:2", "", "sdpa"),
+        ("opt-1.3b", "cpu:2", "", "sdpa"),
+    ],
+)
+def test_rows_are_joined_on_processors_and_where_that_is_asked_for(model, hardware, text, kernel):
+    candidates = plan(model, hardware, f"method: lora\n{text}").candidates
+    assert {c.execution.attn_implementation for c in candidates if not c.execution.layout.splits_rows} == {kernel}
+
+
+@pytest.mark.parametrize(
     ("model", "method", "once"),
     [("tinyllama-1.1b", "full", True), ("llama-3.1-8b", "full", False), ("codellama-34b", "lora", False)],
 )
