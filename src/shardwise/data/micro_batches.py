@@ -156,12 +156,9 @@ class Batcher:
         """This rank's part of a micro-step, [data_world_size, micro_batch_size]."""
         mine, sides, joined = everyone[self.data_rank], self.data.sides, self.data.joined or self.joins
         length = self._length(np.where(everyone == FILLER, 0, self.data.lengths[everyone]))
-        if joined:  # as many rows on every rank
-            every = [self._places(one, length=length) for one in everyone.tolist()]
-            placed = every[self.data_rank]
-            shape = (max(row for places in every for _, row, _ in [*places, (0, 0, 0)]) + 1, length)
-        else:
-            placed, shape = self._places(mine.tolist(), length=length), (len(mine) * sides, length)
+        every = [self._places(one, length=length) for one in everyone.tolist()]
+        most = max(row for places in every for _, row, _ in [*places, (0, 0, 0)]) + 1  # as many on every rank
+        placed, shape = every[self.data_rank], (most if joined else len(mine) * sides, length)
         input_ids, labels = np.full(shape, self.padding_id, np.int64), np.full(shape, IGNORED, np.int64)
         real = np.zeros(shape, np.bool_)
         position_ids = np.tile(np.arange(length), (shape[0], 1))
@@ -172,7 +169,7 @@ class Batcher:
             here, stop = slice(start, start + len(ids)), start + len(ids)
             input_ids[row, here], position_ids[row, here], labels[row, here] = ids, positions, targets
             real[row, here], owners[row, start:] = True, number
-            if self.data.packed or joined:  # padding is one more document; other rows stay causal, which needs no mask
+            if self.data.packed or joined:  # padding is one more document; other rows need no mask
                 position_ids[row, stop:] = np.arange(length - stop)
         positions = torch.from_numpy(position_ids)
         return MicroBatch(
@@ -202,7 +199,7 @@ class Batcher:
         return [(numbers[at], row, start) for at, row, start in found]
 
     def _length(self, sizes: npt.NDArray[np.int64]) -> int:
-        """The longest row of the micro-step on any rank, rounded up; `sizes`: of samples by rank."""
+        """The longest row of the micro-step on any rank, rounded up; `sizes`: samples', by rank."""
         most = self.data.max_length * (self.micro_batch_size if self.joins else 1)
         length = padded_length(max(1, int((sizes.sum(1) if self.joins else sizes).max())), max_length=most)
         return -(-length // self.length_multiple) * self.length_multiple

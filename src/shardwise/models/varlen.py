@@ -1,4 +1,4 @@
-"""Attention of packed or joined rows: each document alone, by torch's `varlen_attn`, which needs no mask.
+"""Attention of packed or joined rows: each document alone, by torch's `varlen_attn`, without mask.
 
 On GPUs that is FlashAttention over all documents at once. For processors torch has no kernel behind
 it, so one is added here: PyTorch's attention, one document after another. All else is the same code

@@ -50,16 +50,13 @@ class Request:
         try:
             yield
         except InputError as error:
-            problems = [p if p.where else _placed(p, where=self.where(*_key(p.message))) for p in error.problems]
+            keys = [((p.message.split(maxsplit=1) or [""])[0].strip(":,").split("."), p) for p in error.problems]
+            problems = [p if p.where else _placed(p, where=self.where(*key)) for key, p in keys]
             raise type(error)(problems, total=error.total) from None
 
 
 def _placed(problem: Problem, *, where: str) -> Problem:
     return Problem(where=where, message=str(problem))
-
-
-def _key(message: str) -> tuple[str, ...]:
-    return tuple((message.split(maxsplit=1) or [""])[0].strip(":,").split("."))
 
 
 def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Override] = ()) -> Request:

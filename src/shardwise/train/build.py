@@ -85,8 +85,23 @@ def build(
     model = _model(run, job, execution, world=world, prepared=prepared, is_packed=data.packed, fill=fill)
     if not is_rehearsed:  # a rehearsal's rows are as long as may be, whatever a run's are
         _check_positions(data, model.shape)
-    joins = not world.layout.splits_rows and joins_rows(job, model.shape, execution.attn_implementation)
-    batches = _batches(job, execution, world=world, data=data, padding_id=prepared["padding_id"], joins=joins)
+    batcher = Batcher(
+        data=data,
+        micro_batch_size=execution.micro_batch_size,
+        data_rank=world.data_rank,
+        data_world_size=world.layout.data_world_size,
+        padding_id=prepared["padding_id"],
+        length_multiple=world.layout.sequence_multiple,
+        joins=not world.layout.splits_rows and joins_rows(job, model.shape, execution.attn_implementation),
+    )
+    batches = Batches(
+        batcher,
+        global_batch_size=spec.global_batch_size,
+        seed=spec.seed,
+        shuffle=job.data.shuffle,
+        num_epochs=spec.num_train_epochs,
+        max_steps=spec.max_steps,
+    )
     evaluated = prepared["eval"] and replace(batches.batcher, data=open_prepared(prepared["eval"]))
     stepped = _stepped(model, execution, world=world)
     optimizer = build_optimizer(stepped.named, train=spec, name=execution.optimizer, wholes=stepped.wholes())
@@ -186,28 +201,6 @@ def _model(
     state_packed(is_packed, told=context.hear if context is not None else None)
     hold_rotations(model.spread.modules)
     return model
-
-
-def _batches(
-    job: Job, execution: Execution, *, world: World, data: PreparedData, padding_id: int, joins: bool
-) -> Batches:
-    batcher = Batcher(
-        data=data,
-        micro_batch_size=execution.micro_batch_size,
-        data_rank=world.data_rank,
-        data_world_size=world.layout.data_world_size,
-        padding_id=padding_id,
-        length_multiple=world.layout.sequence_multiple,
-        joins=joins,
-    )
-    return Batches(
-        batcher,
-        global_batch_size=job.train.global_batch_size,
-        seed=job.train.seed,
-        shuffle=job.data.shuffle,
-        num_epochs=job.train.num_train_epochs,
-        max_steps=job.train.max_steps,
-    )
 
 
 def _check_positions(data: PreparedData, shape: ModelShape) -> None:

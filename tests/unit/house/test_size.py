@@ -25,11 +25,11 @@ CEILINGS = {
     "plan": 8580,
     "programs": 210,
     "report": 2270,
-    "spec": 5590,
+    "spec": 5600,
     "train": 9260,
     "web": 1320,
 }
-ALL, ALL_TESTS = 51500, 32490
+ALL, ALL_TESTS = 51500, 32515
 
 #: Modules of a folder at most, `__init__.py` among them.
 FILES = 16

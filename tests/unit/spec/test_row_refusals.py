@@ -66,7 +66,7 @@ def test_kernels_that_are_told_of_documents_say_what_they_lack(model, kernel, wh
     assert len(found()) == (kernel == "varlen" and not joined), "which is for rows that can be packed"
 
 
-FACTORS = {"short_factor": [1.0], "long_factor": [1.0]}
+FACTORS = {"short_factor": [1.0] * 64, "long_factor": [1.0] * 64}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ FACTORS = {"short_factor": [1.0], "long_factor": [1.0]}
     [
         ({"rope_scaling": {"type": "longrope", **FACTORS}, "original_max_position_embeddings": 4096}, 4096),
         ({"rope_parameters": {"rope_type": "longrope", **FACTORS, "original_max_position_embeddings": 4096}}, 4096),
-        ({"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}}, 8192),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, 8192),
         *(({"rope_scaling": {"rope_type": kind, "factor": 8.0}}, None) for kind in ("default", "linear", "yarn")),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4}}, None),
     ],

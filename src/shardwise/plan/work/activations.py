@@ -287,7 +287,7 @@ def _masks(model: ModelShape, setting: BlockSetting, reads: Collection[Reads] | 
 
 def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: BlockSetting) -> float:
     kept = [matrix for matrix in matrices if keeps_input(matrix, setting)]
-    routers = [m for m in kept if _routes(m, model)]
+    routers = [m for m in kept if model.has_experts and m.reads == "mlp_input" and not m.adaptable]
     if routers and not setting.compiled and setting.types.compute != FLOAT32_BYTES:
         # Routers decide in float32, on a copy of their own (`models/routing.py`).
         others = [matrix for matrix in matrices if matrix not in routers]
@@ -312,10 +312,6 @@ def keeps_input(matrix: Matrix, setting: BlockSetting) -> bool:
     """Whether it is trained, or adapted, so that its gradient needs what it read."""
     held = setting.inventory
     return held.trained(matrix.name) or matrix.name in held.adapted or matrix.name in held.bare
-
-
-def _routes(matrix: Matrix, model: ModelShape) -> bool:
-    return model.has_experts and matrix.reads == "mlp_input" and not matrix.adaptable
 
 
 def _copies(matrix: Matrix) -> int:

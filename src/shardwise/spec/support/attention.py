@@ -65,12 +65,11 @@ def joins_rows(job: Job, model: ModelShape, attention: Attention) -> bool:
 
 
 def _varlen_refusal(job: Job, model: ModelShape) -> str | None:
-    if not (job.data.packing or joins_rows(job, model, "varlen")):
-        return "is for packed rows, and data.packing is false"
     wide = model.head_dim > _WIDEST_HEAD or model.head_dim % 8 or model.value_head_dim is not None
     length, drops = job.data.max_length, model.drops_out and not job.train.disable_dropout
     windowed = (model.sliding_window or length) < length
     lacks = {
+        "is for packed rows, and data.packing is false": not (job.data.packing or joins_rows(job, model, "varlen")),
         "cannot cap scores": model.attention_softcap,
         f"transformers has not for {model.family}": model.eager_attention,
         f"has no window, and this model's is {model.sliding_window} tokens": windowed,

@@ -134,6 +134,7 @@ def test_a_stated_value_is_obeyed_by_every_candidate(text, obeys):
 
 
 SDPA = "train: {attn_implementation: sdpa}"
+PADDED = "data: {max_length: 512}\n"
 REFUSED = [
     ("llama-3.2-1b", "8x L4", "layout: {dp_shard: 16}", "16 GPUs"),
     ("gpt2", "1x L4", "data: {max_length: 2048}", "1024 learned positions"),
@@ -157,27 +158,18 @@ def test_what_the_hardware_or_the_model_has_not_is_refused(model, hardware, text
         ("gemma-2-2b", "4x A100-80GB", "", "eager"),
         ("gpt2", "4x A100-80GB", "", "sdpa"),
         ("gpt2", "4x A100-80GB", "train: {disable_dropout: true}\n", "varlen"),
+        ("llama-3.2-1b", "cpu:2", PADDED, "varlen"),
+        ("llama-3.2-1b", "4x A100-80GB", PADDED, "sdpa"),
+        ("llama-3.2-1b", "4x A100-80GB", PADDED + "train: {attn_implementation: varlen}\n", "varlen"),
+        ("llama-3.2-1b", "cpu:2", PADDED + "objective: dpo\n", "sdpa"),
+        ("qwen3.5-2b", "cpu:2", PADDED, "sdpa"),
+        ("opt-1.3b", "cpu:2", PADDED, "sdpa"),
     ],
 )
-def test_packed_rows_are_computed_by_document_where_that_is_possible(model, hardware, text, kernel):
-    asked = f"method: lora\ndata: {{packing: true, max_length: 512}}\n{text}"
-    assert {c.execution.attn_implementation for c in plan(model, hardware, asked).candidates} == {kernel}
-
-
-@pytest.mark.parametrize(
-    ("model", "hardware", "text", "kernel"),
-    [
-        ("llama-3.2-1b", "cpu:2", "", "varlen"),
-        ("llama-3.2-1b", "4x A100-80GB", "", "sdpa"),
-        ("llama-3.2-1b", "4x A100-80GB", "train: {attn_implementation: varlen}\n", "varlen"),
-        ("llama-3.2-1b", "cpu:2", "objective: dpo\n", "sdpa"),
-        ("qwen3.5-2b", "cpu:2", "", "sdpa"),
-        ("opt-1.3b", "cpu:2", "", "sdpa"),
-    ],
-)
-def test_rows_are_joined_on_processors_and_where_that_is_asked_for(model, hardware, text, kernel):
-    candidates = plan(model, hardware, f"method: lora\n{text}").candidates
-    assert {c.execution.attn_implementation for c in candidates if not c.execution.layout.splits_rows} == {kernel}
+def test_rows_are_computed_by_document_where_that_is_possible(model, hardware, text, kernel):
+    asked = "method: lora\n" + (text if PADDED in text else f"data: {{packing: true, max_length: 512}}\n{text}")
+    found = plan(model, hardware, asked).candidates
+    assert {c.execution.attn_implementation for c in found if not c.execution.layout.splits_rows} == {kernel}
 
 
 @pytest.mark.parametrize(
