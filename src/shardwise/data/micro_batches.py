@@ -116,8 +116,7 @@ class GlobalBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Batcher:
-    """Splits a global batch into micro-batches, and those among ranks. `joins`: rows are documents
-    of one row, with hardly any padding."""
+    """Splits a global batch into micro-batches, those among ranks. `joins`: into single rows."""
 
     data: PreparedData
     micro_batch_size: int

@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import find_gpu
-from shardwise.catalog.models import read_model
+from shardwise.catalog.models import find_model, read_model
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, Execution
@@ -18,7 +18,7 @@ from tests.unit.configs import config
 LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")
 LLAMA_4 = read_model("llama-4-scout")
-NEW = replace(LLAMA_4, family="new")
+NEW = replace(LLAMA_4, family="new", built=(), unstaged="its blocks share weights")
 #: 32 heads, 8 of keys and values, an MLP 14336 wide.
 EIGHT_HEADS = replace(shape_from_data({"model_type": "mistral"}, file="config.json"), family="llama")
 JOB = job_from_data({"model": "tinyllama-1.1b", "data": {"path": "rows.jsonl"}, "method": "full"})
@@ -75,7 +75,7 @@ def test_streamed_parameters_do_not_go_with_a_cut_backward() -> None:
 
 def test_a_family_that_is_not_cut_in_stages_is_refused_by_name_whatever_its_blocks_and_schedule() -> None:
     said = refusal(method="full", layout=Layout(pp=2), model=NEW) or ""
-    assert said.startswith("new is not cut in pipeline stages by this version; the nearest layout")
+    assert said.startswith("new is not cut in pipeline stages: its blocks share weights; the nearest layout")
     assert refusal(method="full", layout=Layout(pp=2), model=LLAMA_4) is None
     assert refusal(method="full", layout=Layout(dp_shard=2), model=NEW) is None
     assert str(misfit(NEW, Layout(pp=64))).startswith(said[:50])
@@ -110,6 +110,12 @@ def test_a_tp_that_does_not_divide_is_refused(tp: int, says: str) -> None:
     assert not_trained(JOB, sliced(8), model=EIGHT_HEADS) == []
     reasons = not_trained(JOB, sliced(tp), model=EIGHT_HEADS)
     assert any(f"tp = {tp} does not divide the model's" in reason and says in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(("name", "heads"), [("gemma-4-31b", 4), ("gemma-4-12b", 1)])
+def test_heads_of_keys_are_divided_in_every_kind_of_block(name: str, heads: int) -> None:
+    said = refusal(method="full", layout=Layout(tp=2 * heads), model=find_model(name)) or ""
+    assert f"does not divide the model's {heads} key-value heads" in said
 
 
 @pytest.mark.parametrize(("family", "tp"), [("stablelm", 2), ("stablelm", 3), ("stablelm", 16), ("falcon", 2)])

@@ -115,10 +115,9 @@ def sized(base: Execution, job: Job, size: int) -> Execution:
 def _attention(job: Job, model: ModelShape, choice: Choice, precision: Precision) -> Attention:
     if job.train.attn_implementation != "auto":
         return job.train.attn_implementation
-    gpu = choice.cluster.gpu
-    padded = not job.data.packing and gpu.kind != "cpu"  # joined where that is asked for
-    refused = padded or choice.layout.splits_rows or documents_refusal(job, model, "varlen")
-    if not (refused or attention_refusal("varlen", gpu, precision=precision)):
+    gpu, refused = choice.cluster.gpu, choice.layout.splits_rows or documents_refusal(job, model, "varlen")
+    joined = job.data.packing or gpu.kind == "cpu"  # on GPUs other rows are joined where that is asked for
+    if joined and not (refused or attention_refusal("varlen", gpu, precision=precision)):
         return "varlen"
     return "eager" if model.attention_softcap or model.eager_attention else "sdpa"
 

@@ -309,11 +309,6 @@ class ModelShape:
         weight = 0 if self.tied else self.embedding_parameters
         return weight + (self.vocab_size if self.head_bias else 0)
 
-    @property
-    def layer_parameters(self) -> int:
-        """Elements of one block, of the usual kind."""
-        return sum(matrix.num_parameters for matrix in self.matrices) + self.norm_parameters_per_layer
-
     @cached_property
     def multiplied_elements(self) -> int:
         """Of all blocks, elements of matrices that each token is multiplied with."""
@@ -322,7 +317,8 @@ class ModelShape:
     @cached_property
     def block_parameters(self) -> int:
         """Elements of all blocks."""
-        return sum(kind.num_layers * kind.layer_parameters for kind in self.kinds)
+        blocks = ((kind, sum(matrix.num_parameters for matrix in kind.matrices)) for kind in self.kinds)
+        return sum(kind.num_layers * (elements + kind.norm_parameters_per_layer) for kind, elements in blocks)
 
     @cached_property
     def costs_of_stages(self) -> tuple[float, float, float]:

@@ -59,9 +59,8 @@ def documents_refusal(job: Job, model: ModelShape, attention: Attention) -> str 
 def joins_rows(job: Job, model: ModelShape, attention: Attention) -> bool:
     """Whether rows that are not packed are computed as documents of one row, without padding: where
     packed ones are kept apart. Of models without rules forecasts are made of padded rows."""
-    if attention not in BY_DOCUMENT or job.data.packing or job.objective != "sft" or model.built is not None:
-        return False
-    return not (model.mixes_documents or model.family in (*UNTOLD, *MASKED_WITHOUT_POSITIONS))
+    mixes = model.mixes_documents or model.family in (*UNTOLD, *MASKED_WITHOUT_POSITIONS) or model.built is not None
+    return attention in BY_DOCUMENT and not (mixes or job.data.packing or job.objective != "sft")
 
 
 def _varlen_refusal(job: Job, model: ModelShape) -> str | None:

@@ -110,11 +110,10 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
     if not (sliced or staged or differs or both):
         return [], []
     trained = f"the nearest layout that trains it: {nearest}"
-    unsliced = f"{family} is not sliced by tensor parallel (tp): {model.unsliced}"
+    why = f": {model.unsliced}" if model.unsliced else " in this version"
     unstaged = f"{family} is not cut in pipeline stages: {model.unstaged}"
     return [
-        Row(sliced and model.unsliced, unsliced, trained),
-        Row(sliced, f"{family} is not sliced by tensor parallel (tp) in this version", trained),
+        Row(sliced, f"{family} is not sliced by tensor parallel (tp){why}", trained),
         Row(
             differs,
             f"{family} drops something out at random, which ranks of tp would do otherwise in what each computes whole",

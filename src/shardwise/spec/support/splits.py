@@ -47,7 +47,10 @@ def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
 
 def heads(model: ModelShape) -> dict[str, int]:
     """What tensor parallelism splits by whole heads or whole experts: name -> how many."""
-    found = {"attention heads": model.num_attention_heads, "key-value heads": model.num_key_value_heads}
+    kinds = [{m.name.rpartition(".")[2]: m for m in kind.matrices} for kind in model.kinds if model.counted]
+    read = [(kind.get("v_proj") or kind.get("k_proj"), kind.get("o_proj")) for kind in kinds]
+    each = [keys.rows * model.num_attention_heads // o.columns for keys, o in read if keys and o]  # kinds may differ
+    found = {"attention heads": model.num_attention_heads, "key-value heads": gcd(model.num_key_value_heads, *each)}
     if model.has_experts and not any(m.reads.startswith(("attention", "query", "key")) for m in model.sliced):
         found = {}
     counts = [matrix.count for matrix in model.sliced if matrix.stacked]
