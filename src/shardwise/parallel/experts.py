@@ -107,14 +107,11 @@ def _of_own(made: Callable[..., Any], own: range, *args: Any) -> Any:
 def _own_routes(
     forward: Callable[..., Tensor], own: range, moves: Moves, hidden: Tensor, chosen: Tensor, scores: Tensor
 ) -> Tensor:
-    """Sends tokens through the experts that are here, and adds up what all ranks made; the first
-    once more, of no weight, so that each rank has gradients of what is replicated."""
+    """Sends tokens through the experts that are here, and adds up what all ranks made."""
     token, route = ((chosen >= own.start) & (chosen < own.stop)).nonzero(as_tuple=True)
-    every = (token, chosen[token, route] - own.start, scores[token, route])
-    token, expert, score = (nn.functional.pad(one, (0, min(1, len(hidden)))) for one in every)
-    made = forward(hidden[token], expert.unsqueeze(1), hidden.new_ones(len(token), 1))
+    made = forward(hidden[token], (chosen[token, route] - own.start).unsqueeze(1), hidden.new_ones(len(token), 1))
     added = torch.zeros_like(hidden, dtype=torch.promote_types(made.dtype, scores.dtype))
-    added = added.index_add(0, token, made * score.unsqueeze(1))
+    added = added.index_add(0, token, made * scores[token, route].unsqueeze(1))
     return moves.sum_to_whole(added).to(hidden.dtype)
 
 

@@ -142,6 +142,11 @@ STRANGERS: list[tuple[str, dict[str, Any], int]] = [
     ("qwen3_next", {**GATED_DELTA, "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 4}, 2),
     ("gemma3n_text", {**MIXTURE, "vocab_size_per_layer_input": 97, "num_kv_shared_layers": 0}, 1),
     ("gemma4_text", {**MIXTURE, "vocab_size_per_layer_input": 97, "num_kv_shared_layers": 0}, 2),
+    (
+        "gemma4_text",
+        {**MIXTURE, "num_global_key_value_heads": 1, "attention_k_eq_v": True, "hidden_size_per_layer_input": 0},
+        2,
+    ),
     ("rwkv", {}, 2),
     ("openai-gpt", {"n_embd": 64, "n_layer": 3, "n_head": 4}, 1),
     ("longcat_flash", {**ZERO_EXPERTS, **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "v_head_dim"), 16)}, 1),

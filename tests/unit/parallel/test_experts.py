@@ -13,7 +13,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBl
 
 from shardwise.parallel.context import Context
 from shardwise.parallel.context_attention import _halves
-from shardwise.parallel.experts import RealRows, _own_routes, leave_padding
+from shardwise.parallel.experts import RealRows, leave_padding
 from shardwise.plan.costs.products import multiplications
 from shardwise.train.step import _places
 from tests.unit.plan.asking import Layout, execution, job, shape, work
@@ -68,15 +68,6 @@ def test_of_the_last_block_experts_see_what_is_trained() -> None:
     rows.trained = None
     block(hidden)
     assert seen == [6, 12]
-
-
-def test_a_rank_to_whose_experts_no_token_goes_has_gradients_of_what_every_rank_holds() -> None:
-    hidden, scale = torch.randn(3, 4), torch.ones(4, requires_grad=True)
-    given = hidden, torch.tensor([[0], [1], [0]]), torch.ones(3, 1)
-    made = _own_routes(lambda rows, *_: rows * scale, range(2, 4), SimpleNamespace(sum_to_whole=lambda x: x), *given)  # type: ignore[arg-type]
-    made.sum().backward()
-    assert not made.any()
-    assert torch.equal(scale.grad, torch.zeros(4))
 
 
 def test_rows_with_hardly_any_padding_and_rows_of_nothing_else_are_left_as_they_are() -> None:

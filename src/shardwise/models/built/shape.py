@@ -102,7 +102,7 @@ def _misfit(model: nn.Module, config: Any, *, followed: bool) -> str:
     for name, module in ((name, one) for name, one in model.named_modules() if not is_linear(one)):
         if empty := [key for key, own in module._parameters.items() if own is not None and not own.numel()]:
             return f"{name}.{empty[0]} has no elements, as a number in its configuration is 0"
-    heads, keys = (getattr(config, f"num_{of}_heads", 0) or 0 for of in ("attention", "key_value"))
+    heads, keys = (config.to_dict().get(f"num_{of}_heads") or 0 for of in ("attention", "key_value"))
     if not followed and keys and heads % keys:
         return f"num_key_value_heads {keys} does not divide num_attention_heads {heads}"
     return ""
