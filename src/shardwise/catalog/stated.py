@@ -162,10 +162,8 @@ def misfit_of_rotation(stated: Mapping[str, Any], family: Family, *, width: int)
         if not unread and (type(turned) not in (int, float) or not bool(least) <= turned <= 1):
             return f"{_SHARE} is {quoted(turned)}; expected {least or 'a number from 0 to 1'}"
         for key in ("rope_theta", *_READ.get(str(kind), ())) if kinds else ():
-            found, expected = (
-                numbers.get(key) or _OWN.get(key, numbers.get(key)),
-                "write the one that it was trained with",
-            )
+            found, expected = numbers.get(key), "write the one that it was trained with"
+            found = found or _OWN.get(key, found)
             fits = isinstance(found, int | float) and (kind != "yarn" or found > (key == "rope_theta"))
             if key in _LISTS_OF_FACTORS:
                 pairs = (int(width * turned) + 1) // 2

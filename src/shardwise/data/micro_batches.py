@@ -153,22 +153,24 @@ class Batcher:
 
     def _micro_batch(self, everyone: Ids) -> MicroBatch:
         """This rank's part of a micro-step, [data_world_size, micro_batch_size]."""
-        mine, sides, joined = everyone[self.data_rank], self.data.sides, self.data.joined or self.joins
+        mine, sides, apart = everyone[self.data_rank], self.data.sides, self.data.packed or self.joins
         length = self._length(np.where(everyone == FILLER, 0, self.data.lengths[everyone]))
-        every = [self._places(one, length=length) for one in everyone.tolist()]
-        most = max(row for places in every for _, row, _ in [*places, (0, 0, 0)]) + 1  # as many on every rank
-        placed, shape = every[self.data_rank], (most if joined else len(mine) * sides, length)
+        if self.data.joined:  # as many rows on every rank
+            every = [self._places(one, length=length) for one in everyone.tolist()]
+            placed, rows = every[self.data_rank], max((row for places in every for _, row, _ in places), default=0) + 1
+        else:
+            placed, rows = self._places(mine.tolist(), length=length), 1 if self.joins else len(mine) * sides
+        shape = (rows, length)
         input_ids, labels = np.full(shape, self.padding_id, np.int64), np.full(shape, IGNORED, np.int64)
-        real = np.zeros(shape, np.bool_)
-        position_ids = np.tile(np.arange(length), (shape[0], 1))
-        owners = np.zeros(shape, np.int64) if joined else np.arange(shape[0])[:, None].repeat(length, 1)
+        real, position_ids = np.zeros(shape, np.bool_), np.tile(np.arange(length), (rows, 1))
+        owners = np.zeros(shape, np.int64) if self.data.joined else np.arange(rows)[:, None].repeat(length, 1)
         stored = {at: self.data.rows(sample) for at, sample in enumerate(mine.tolist()) if sample != FILLER}
         for number, row, start in placed:
             ids, positions, targets = stored[number // sides][number % sides]
             here, stop = slice(start, start + len(ids)), start + len(ids)
             input_ids[row, here], position_ids[row, here], labels[row, here] = ids, positions, targets
             real[row, here], owners[row, start:] = True, number
-            if self.data.packed or joined:  # padding is one more document; other rows need no mask
+            if apart:  # padding is one more document; other rows need no mask
                 position_ids[row, stop:] = np.arange(length - stop)
         positions = torch.from_numpy(position_ids)
         return MicroBatch(
@@ -179,7 +181,7 @@ class Batcher:
             owners=torch.from_numpy(owners),
             sample_ids=tuple(mine.tolist()),
             sides=sides,
-            documents=Documents.of(positions) if self.data.packed or joined else None,
+            documents=Documents.of(positions) if apart else None,
         )
 
     def _places(self, samples: Sequence[int], *, length: int) -> list[tuple[int, int, int]]:

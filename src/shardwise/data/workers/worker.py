@@ -233,11 +233,13 @@ def _template(worker: Worker, _request: dict[str, Any]) -> dict[str, Any]:
     return {"error": fault} if (fault := next(faults, None)) else {}
 
 
+def _decode(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    return {"texts": [worker.tokenizer.decode(ids) for ids in request["pieces"]]}
+
+
 def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
-    verbs = {"chunk": _chunk, "sample": _sample, "template": _template}
+    verbs = {"chunk": _chunk, "sample": _sample, "template": _template, "decode": _decode}
     try:
-        if request["do"] == "decode":
-            return {"texts": [worker.tokenizer.decode(ids) for ids in request["pieces"]]}
         return verbs[request["do"]](worker, request)
     except (TemplateMemoryError, MemoryError):
         may_take = format_bytes(worker.limits.memory_bytes)

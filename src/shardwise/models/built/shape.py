@@ -81,8 +81,8 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
         anatomy, wrapper = _built(whole)
         shape = _known_shape(anatomy, data, dtype=storage) if wrapper else None
         seen, why = _watched(anatomy)
-    why = (shape.untrained if shape else "") or why or _misfit(anatomy.model, config, followed=seen is not None)
-    why = why or stated.misfit_of_numbers(config.to_dict())
+    why = (shape.untrained if shape else "") or why
+    why = why or _misfit(anatomy.model, config.to_dict(), followed=seen is not None)
     shape = shape or BuiltDecoder(anatomy, config, data, seen).shape(storage)
     shape = replace(shape, untrained=why or loss_left_out(config) or _unread(anatomy.model, Path(file)))
     if wrapper is None:
@@ -97,15 +97,15 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
     )
 
 
-def _misfit(model: nn.Module, config: Any, *, followed: bool) -> str:
+def _misfit(model: nn.Module, config: dict[str, Any], *, followed: bool) -> str:
     """Why a model does not run, of what a forward without numbers does not meet."""
     for name, module in ((name, one) for name, one in model.named_modules() if not is_linear(one)):
         if empty := [key for key, own in module._parameters.items() if own is not None and not own.numel()]:
             return f"{name}.{empty[0]} has no elements, as a number in its configuration is 0"
-    heads, keys = (config.to_dict().get(f"num_{of}_heads") or 0 for of in ("attention", "key_value"))
+    heads, keys = (config.get(f"num_{of}_heads") or 0 for of in ("attention", "key_value"))
     if not followed and keys and heads % keys:
         return f"num_key_value_heads {keys} does not divide num_attention_heads {heads}"
-    return ""
+    return stated.misfit_of_numbers(config)
 
 
 def _unread(model: nn.Module, place: Path) -> str:

@@ -21,7 +21,7 @@ from shardwise.spec.cluster import Gpu
 
 #: The kind of attention that walks over all scores, for a mask says which count.
 MASKED_ATTENTION = "masked"
-#: The kernels of `scaled_dot_product_attention` are those that a probe measures.
+#: What a probe measures: the kernels of `scaled_dot_product_attention`, which are `varlen`'s too.
 PROBED = ("sdpa", "varlen", "cudnn", "flash", "efficient", "math", MASKED_ATTENTION)
 
 _FLASH_2 = (
