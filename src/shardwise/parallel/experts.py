@@ -76,7 +76,7 @@ def deal_experts(module: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
     if _takes_routes(module):
         module.forward = partial(_own_routes, module.forward, own, moves)
     else:
-        module.forward = partial(_own_rows, module.forward, own, count, moves)
+        module.forward = partial(_own_rows, module.forward, own, count, Moves(mesh=slicer.mesh))
 
 
 def _deal(module: nn.Module, *, slicer: Slicer) -> range:

@@ -41,7 +41,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.run import hub_revision
 from shardwise.spec.support.rows import in_nf4
-from shardwise.spec.support.splits import PLANNED_STAGES, mlp_ends_block, mlp_module
+from shardwise.spec.support.splits import PLANNED_STAGES, mlp_ends_block, mlp_module, splits
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.checks import agree_on_model
 from shardwise.train.loss import LossModule
@@ -255,7 +255,8 @@ def _part(
     elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
     buffers = {name: buffer.dtype for name, buffer in saved_buffers(model).items()}
     before = {*buffers, *(name for name, _ in model.named_parameters(remove_duplicate=False))}
-    if shape.has_experts and execution.layout.ep * execution.layout.tp > 1:
+    deals = any(matrix.stacked and not matrix.whole for _, matrix in shape.every_matrix)
+    if (deals and execution.layout.tp > 1) or execution.layout.ep > 1:
         refuse_to_deal(model)
     names = {id(module): name for name, module in model.named_modules()}
     norm = names.get(id(final_norm(anatomy, width=shape.hidden_size)), "")
@@ -300,7 +301,9 @@ def _part(
             mlps=[block.get_submodule(mlp) for block in blocks] if execution.mlp == "chunked" and mlp else (),
             norms=[*norms, model.get_submodule(norm)] if place.is_last and norm else norms,
             mlp_ends_block=mlp_ends_block(shape),
-            parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
+            parts=_slicing(anatomy, place, root=root, experts=experts if deals else {}, norm=norm, shape=shape)
+            if execution.layout.tp > 1
+            else None,
             tied=frozenset(f"model.{name}" for name in shared),
             # Indexers learn nothing, kernels read weights past adapters, short rows fill no chunk.
             idle=any(matrix.reads == "other" for kind in shape.kinds for matrix in kind.matrices),
@@ -364,7 +367,13 @@ def join_where_alone(model: nn.Module, execution: Execution) -> None:
 
 
 def _slicing(
-    anatomy: Anatomy, place: StagePlace, *, root: LossModule, experts: dict[nn.Module, nn.Module], norm: str
+    anatomy: Anatomy,
+    place: StagePlace,
+    *,
+    root: LossModule,
+    experts: dict[nn.Module, nn.Module],
+    norm: str,
+    shape: ModelShape,
 ) -> Parts:
     return Parts(
         plan=tensor_plan(anatomy.backbone.config),
@@ -375,6 +384,7 @@ def _slicing(
         head=anatomy.head if place.is_last else None,
         compares=root.head_loss is not None and root.head_loss.takes_slices,
         drops=root.training and drops_out(anatomy.model),
+        backbone=anatomy.backbone if splits(shape, "whole_stream") else None,
     )
 
 

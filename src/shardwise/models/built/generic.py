@@ -15,7 +15,7 @@ from shardwise.catalog.stated import POSITIONS, dropped, steady_positions
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out
 from shardwise.models.built.head import is_plain
-from shardwise.models.built.splits import deals_alike, ends_or_why, holders, plan_of, why_whole
+from shardwise.models.built.splits import ends_or_why, holders, plan_of, slices, why_whole
 from shardwise.models.built.tree import CountedParameters, Tree
 from shardwise.models.built.watch import DOCUMENTS, Seen
 from shardwise.models.stage import final_norm
@@ -172,8 +172,7 @@ class BuiltDecoder:
         found: list[Split] = []
         if not self._unstaged:
             found.append("stages")
-        if self._seen is not None and deals_alike(self._anatomy, self._seen):
-            found.append("slices")
+        found += slices(self._anatomy, self._seen)
         told = all(DOCUMENTS in call.words for block in self._calls for call in block.attention)
         if told and self._keeps_documents_apart():
             found.append("documents")

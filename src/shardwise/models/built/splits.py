@@ -13,6 +13,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, tensor_plan
 from shardwise.models.built.watch import BATCH, CHANGED, LENGTH, Seen, watch, watchable
 from shardwise.models.stage import Passed, Place, StageEnds, final_norm
+from shardwise.spec.model.shape import Split
 
 _UNSENT = "its blocks are given what was made of tokens beside the residual stream, in a form that stages do not send"
 
@@ -117,15 +118,23 @@ def why_whole(anatomy: Anatomy) -> str:
     return "transformers' plan does not slice its matrices by what each was seen to read, or not all of them"
 
 
-def deals_alike(anatomy: Anatomy, seen: Seen) -> bool:
-    """Whether tensor parallelism can deal a model's experts, and run the rest of its blocks: each
-    part with matrices is given the stream [batch, length, width] and gives one like it, and nothing
-    that was made of tokens before all blocks; embedding and head are single matrices, and a norm
-    stands behind the blocks."""
+def slices(anatomy: Anatomy, seen: Seen | None) -> tuple[Split, ...]:
+    """How tensor parallelism slices a model by its plan: with parts of the sequence between the
+    matrices, or with the whole stream on each rank; nothing where it does not."""
+    single = isinstance(anatomy.embedding, nn.Embedding) and isinstance(anatomy.head, nn.Linear)
+    if plan_of(anatomy.backbone.config) is None or not single:
+        return ()
+    return ("slices",) if seen is not None and _reads_parts(anatomy, seen) else ("slices", "whole_stream")
+
+
+def _reads_parts(anatomy: Anatomy, seen: Seen) -> bool:
+    """Whether ranks can have parts of the sequence between matrices: each part of a block with
+    matrices is given the stream [batch, length, width] and gives one like it, and nothing that was
+    made of tokens before all blocks; the embedding has no more than a table, and a norm stands
+    behind the blocks."""
     beside = (seen.of_tokens.get(id(t)) == 0 and len(at) == 1 for block in seen.blocks[1:] for at, t in block.others)
-    table, config = anatomy.embedding, anatomy.backbone.config
-    single = isinstance(table, nn.Embedding) and not [*table.children()] and isinstance(anatomy.head, nn.Linear)
-    if plan_of(config) is None or not single or any(hasattr(block, "experts") for block in anatomy.blocks):
+    config = anatomy.backbone.config
+    if [*anatomy.embedding.children()] or any(hasattr(block, "experts") for block in anatomy.blocks):
         return False
     if any(beside) or final_norm(anatomy, width=config.hidden_size) is None:  # pyright: ignore
         return False

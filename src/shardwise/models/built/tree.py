@@ -15,6 +15,7 @@ from torch import nn
 
 from shardwise.models.built.watch import is_linear
 from shardwise.spec.model.shape import Matrix, Norm, Reads
+from shardwise.spec.support.splits import style_of
 
 #: By which attributes modules and configurations say how many experts a token is routed to.
 _ACTIVE = ("num_experts_per_tok", "top_k", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "num_selects")
@@ -86,6 +87,7 @@ class Tree:
         # What is not told the routes runs each token through every expert, as Llama 4's experts do.
         runs_all = len(signature(module.forward).parameters) == 1
         turned = runs_all or bool(getattr(module, "is_transposed", False))
+        counts = {parameter.shape[0] for parameter in own.values()}  # that differ are not dealt
         for key, parameter in own.items():
             if parameter.ndim != 3:
                 if not _is_bias(key, own):
@@ -101,6 +103,7 @@ class Tree:
                 reads="expert_product" if "down" in key or "output" in name else "expert_input",
                 transposed=turned,
                 stacked=True,
+                whole=len(counts) > 1,
                 adaptable=False,
                 active=self._active(module, parameter.shape[0]),
                 runs_all=runs_all,
@@ -139,7 +142,7 @@ def _joined(name: str, key: str) -> str:
 
 def reads_by_plan(name: str, plan: Mapping[str, str]) -> Reads:
     """The role of a matrix as far as tensor parallelism needs it, by transformers' plan."""
-    style, attends = plan.get(name, ""), "mlp" not in name and "expert" not in name and "feed_forward" not in name
+    style, attends = style_of(name, plan), "mlp" not in name and "expert" not in name and "feed_forward" not in name
     if style == "colwise":  # rows of the weight
         return "attention_input" if attends else "mlp_input"
     if style == "rowwise":

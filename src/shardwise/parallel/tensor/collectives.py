@@ -61,6 +61,11 @@ class Moves:
         return slices.redistribute(placements=[Replicate()]).to_local(grad_placements=[Replicate()])
 
     @property
+    def splits_sequence(self) -> bool:
+        """Whether a rank has a part of the sequence between matrices."""
+        return True
+
+    @property
     def _group(self) -> tuple[int, str]:
         return self.mesh.size(), self.mesh.get_group().group_name
 
@@ -86,6 +91,19 @@ class Moves:
 
     def _sum(self, summand: torch.Tensor) -> torch.Tensor:
         return _wait(_collectives.all_reduce(summand.contiguous(), "sum", self._group[1]))
+
+
+class WholeMoves(Moves):
+    """Where each rank has the whole stream. Its gradient is a partial sum all the way from the head
+    to the embedding, so that parameters which are not sliced need no other treatment."""
+
+    splits_sequence = False
+
+    def sum_to_sequence(self, summand: torch.Tensor) -> torch.Tensor:
+        """As `sum_to_whole`, and so is `sum_to_all`."""
+        return self.sum_to_whole(summand)
+
+    sum_to_all = sum_to_sequence
 
 
 class _Moved(torch.autograd.Function):

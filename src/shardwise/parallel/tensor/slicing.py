@@ -31,9 +31,10 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from shardwise.errors import UnsupportedError
 from shardwise.parallel.experts import deal_experts
-from shardwise.parallel.tensor.collectives import Move, Moves, Rows
+from shardwise.parallel.tensor.collectives import Move, Moves, Rows, WholeMoves
 from shardwise.parallel.tensor.slices import Slicer, slice_magnitudes
 from shardwise.spec.layout.axes import rows_of_shard
+from shardwise.spec.support.splits import style_of
 
 _WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
 
@@ -64,7 +65,8 @@ class Parts:
     -> transformers' style; `embedding`, `norm`, `head`: None, or of the norm an identity, where
     another stage has it; `blocks`: those here, in order; `experts`: module that routes -> its
     experts, which are dealt whole; `compares`: the head's linear layers compare logits by the
-    `Rows` in their `vocabulary`, else they are gathered; `drops`: the model has dropout."""
+    `Rows` in their `vocabulary`, else they are gathered; `drops`: the model has dropout;
+    `backbone`: given where each rank has the whole stream between the blocks of the whole model."""
 
     plan: Mapping[str, str]
     embedding: nn.Module | None
@@ -74,11 +76,12 @@ class Parts:
     experts: Mapping[nn.Module, nn.Module] = field(default_factory=dict[nn.Module, nn.Module])
     compares: bool = False
     drops: bool = False
+    backbone: nn.Module | None = None
 
 
 def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
     """Slices a model on the meta device in place, over axis `tp`; UnsupportedError if it cannot."""
-    moves, slicer = Moves(mesh=mesh), Slicer(mesh)
+    moves, slicer = (Moves if parts.backbone is None else WholeMoves)(mesh=mesh), Slicer(mesh)
     if parts.embedding is not None:
         _slice_embedding(parts.embedding, slicer=slicer, moves=moves)
     for block in parts.blocks:
@@ -88,9 +91,11 @@ def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
             streams = RandomStreams(block, mesh=mesh)
             for name in (name for name, style in sliced.items() if style == "colwise"):
                 streams.share(block.get_submodule(name))
-    _keep_whole(parts.norm, slicer=slicer)
     if parts.head is not None:
         _slice_head(parts.head, compares=parts.compares, slicer=slicer, moves=moves)
+    _keep_whole(parts.backbone or parts.norm, slicer=slicer)
+    if not moves.splits_sequence:
+        return
     # Outside, all have the whole: masks and positions come from embeddings, losses of whole rows.
     _before(parts.blocks[0], moves.scatter_sequence)
     _after(parts.norm, partial(moves.gather_sequence, sliced_after=parts.head is not None))
@@ -99,7 +104,7 @@ def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
 def _slice_embedding(embedding: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
     """By rows. A trained copy (`modules_to_save`) is sliced like its original."""
     rank, degree = slicer.mesh.get_local_rank(), slicer.mesh.size()
-    for table in [cast(nn.Embedding, module) for module in embedding.modules() if module._parameters]:
+    for table in [module for module in embedding.modules() if isinstance(module, nn.Embedding)]:
         slicer.slice(table, {"weight": _ROWS})
         first = rank * rows_of_shard(table.num_embeddings, degree=degree, index=0)
         count = rows_of_shard(table.num_embeddings, degree=degree, index=rank)
@@ -147,7 +152,7 @@ def _slice_block(
     gather = partial(moves.gather_sequence, sliced_after=True)
     # Gathered once for all layers that read the same input.
     groups = {_around(name) for name, style in sliced.items() if style == "colwise" and not _is_inside(name, routers)}
-    for group in groups:
+    for group in groups if moves.splits_sequence else ():
         _before(block.get_submodule(group), gather)
     for router in routers.values():
         deal_experts(experts[router], slicer=slicer, moves=moves)
@@ -155,8 +160,9 @@ def _slice_block(
     for name, module in block.named_children():
         inside = (group for group in groups if _is_inside(f"{group}.", [name]))
         if next(inside, None) is None and (module in experts or any(p.ndim > 1 for p in module.parameters())):
-            _before(module, gather)
-            _keep_part_after(module, moves.keep_part)
+            if moves.splits_sequence:
+                _before(module, gather)
+                _keep_part_after(module, moves.keep_part)
             whole.append(module)
     _keep_whole(block, slicer=slicer)
     for module in whole:
@@ -175,7 +181,7 @@ def _sliced_modules(block: nn.Module, plan: Mapping[str, str]) -> dict[str, str]
     """Name in a block -> style, where makers and readers of slices are planned; of copies both."""
     found: dict[str, str] = {}
     for name, _ in block.named_modules():
-        style = plan.get(_COPY.sub("", name).removeprefix("."))
+        style = style_of(_COPY.sub("", name).removeprefix("."), plan)
         if style in SLICES and not _is_inside(name, found):
             found[name] = style
     both = Counter(group for group, _ in {(_around(name), style) for name, style in found.items()})

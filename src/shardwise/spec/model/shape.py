@@ -13,7 +13,7 @@ MlpKind = Literal["gated", "plain"]
 #: that takes the mean away before, written out.
 NormKind = Literal["rms", "layer", "gemma", "centred"]
 #: How blocks are split: over pipeline stages, by tensor parallel, or attention by packed documents.
-Split = Literal["stages", "slices", "documents"]
+Split = Literal["stages", "slices", "whole_stream", "documents"]
 #: The tensors of a block that its matrices read; those that read the same one can share what is
 #: kept of it. What is not known of a block is `other`.
 Reads = (

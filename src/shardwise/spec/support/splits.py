@@ -1,5 +1,7 @@
 """Which models are split in pipeline stages or tensor-parallel slices, by family or by build."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from math import gcd
 from typing import Literal
@@ -38,11 +40,16 @@ MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "gpt_oss", "mpt", "opt")
 LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
 
 
-def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
+def splits(model: ModelShape, split: Literal["stages", "slices", "whole_stream"]) -> bool:
     """Whether a model's blocks can be split in a way: as its build was seen, or its family is."""
     if model.built is not None:
         return split in model.built
-    return split == "stages" or model.family in TENSOR_FAMILIES
+    return split == "stages" or (split == "slices" and model.family in TENSOR_FAMILIES)
+
+
+def style_of(name: str, plan: Mapping[str, str]) -> str:
+    """What transformers' plan of tensor parallelism says of a module inside a block; "": nothing."""
+    return plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name), "")
 
 
 def heads(model: ModelShape) -> dict[str, int]:
@@ -50,7 +57,9 @@ def heads(model: ModelShape) -> dict[str, int]:
     kinds = [{m.name.rpartition(".")[2]: m for m in kind.matrices} for kind in model.kinds if model.counted]
     read = [(kind.get("v_proj") or kind.get("k_proj"), kind.get("o_proj")) for kind in kinds]
     each = [keys.rows * model.num_attention_heads // o.columns for keys, o in read if keys and o]  # kinds may differ
-    found = {"attention heads": model.num_attention_heads, "key-value heads": gcd(model.num_key_value_heads, *each)}
+    found = {"attention heads": model.num_attention_heads}
+    if not (splits(model, "whole_stream") and model.num_key_value_heads == 1):  # which all ranks have whole
+        found["key-value heads"] = gcd(model.num_key_value_heads, *each)
     if model.has_experts and not any(m.reads.startswith(("attention", "query", "key")) for m in model.sliced):
         found = {}
     counts = [matrix.count for matrix in model.sliced if matrix.stacked]
