@@ -156,13 +156,12 @@ def _slice_block(
         _before(block.get_submodule(group), gather)
     for router in routers.values():
         deal_experts(experts[router], slicer=slicer, moves=moves)
-    whole: list[nn.Module] = []
-    for name, module in block.named_children():
+    whole = [] if moves.splits_sequence else [block]
+    for name, module in block.named_children() if moves.splits_sequence else ():
         inside = (group for group in groups if _is_inside(f"{group}.", [name]))
         if next(inside, None) is None and (module in experts or any(p.ndim > 1 for p in module.parameters())):
-            if moves.splits_sequence:
-                _before(module, gather)
-                _keep_part_after(module, moves.keep_part)
+            _before(module, gather)
+            _keep_part_after(module, moves.keep_part)
             whole.append(module)
     _keep_whole(block, slicer=slicer)
     for module in whole:

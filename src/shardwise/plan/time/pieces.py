@@ -115,8 +115,7 @@ def _profiled(work: Work, profile: ModelProfile, device: Device, tokens: float) 
         return sum(each) / work.model.num_layers
 
     def whole(of: Callable[[BlockProfile], Amount]) -> float:
-        every = mean(lambda block: work.tokens * of(block).per_token(length) + of(block).once)
-        return every / work.execution.layout.tp
+        return mean(lambda block: work.tokens * of(block).per_token(length) + of(block).once)
 
     forward = whole(lambda block: block.flops) / device.ceiling
     backward = whole(lambda block: block.flops_backward) / device.ceiling

@@ -20,7 +20,7 @@ from shardwise.plan.work.tensors import FLOAT32_BYTES, DtypeBytes
 from shardwise.spec.layout.execution import Attention, Recompute
 from shardwise.spec.model.shape import Matrix, ModelShape, Norm, Reads
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
-from shardwise.spec.support.splits import LAST_NORMS
+from shardwise.spec.support.splits import LAST_NORMS, parts_of_stream
 
 #: What the activation function saves: copies of its input's size. `gelu_new` is written in Python.
 _ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
@@ -95,7 +95,7 @@ class BlockSetting:
 
 def block_input_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token of the residual stream."""
-    return model.hidden_size * setting.types.compute / setting.tp
+    return model.hidden_size * setting.types.compute / parts_of_stream(model, setting.tp)
 
 
 def saved_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute) -> float:

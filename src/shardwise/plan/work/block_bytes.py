@@ -84,10 +84,10 @@ def block_bytes(
 def profiled_bytes(
     model: ModelShape, setting: BlockSetting, profile: ModelProfile, *, recompute: Recompute
 ) -> BlockBytes:
-    """As `block_bytes`, out of a profile; tensor parallelism is taken to share out all of it."""
+    """As `block_bytes`, out of a profile of one rank."""
 
     def token(amount: Amount) -> float:
-        return amount.per_token(setting.length) / setting.tp
+        return amount.per_token(setting.length)
 
     stream, saved = of.block_input_bytes(model, setting), _mean(model, [token(one.saved) for one in profile.blocks])
     return BlockBytes(

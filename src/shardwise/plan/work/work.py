@@ -21,6 +21,7 @@ from shardwise.spec.model.profile import Amount, ModelProfile
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.support.attention import MASKED
+from shardwise.spec.support.splits import parts_of_stream
 
 T = TypeVar("T")
 
@@ -94,8 +95,8 @@ class Work:
         return outer(self.inventory, stage == 0, stage == self.execution.layout.num_stages - 1)
 
     def profiled(self, amount: Amount) -> float:
-        """What a profile counts of a micro-batch on one rank; tp divides what grows with rows."""
-        return self.tokens * (amount.per_token(self.setting.length) / self.setting.tp) + amount.once
+        """What a profile counts of a micro-batch on one rank."""
+        return self.tokens * amount.per_token(self.setting.length) + amount.once
 
     @property
     def trained_of_mean(self) -> float:
@@ -187,6 +188,9 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
     key = (execution.precision, execution.attn_implementation, recompute, sharded)
     # None where rules forecast blocks, or no profile was made under such an execution.
     profile = next((p for p in model.profiles if (p.precision, p.attention, p.recompute, p.sharded) == key), None)
+    if profile is not None and layout.tp > 1:
+        held = [s.block_parameters / w.block_parameters for s, w in zip(block.kinds, model.kinds, strict=True)]
+        profile = profile.on_rank(layout.tp, held=held, stream=1 / parts_of_stream(model, layout.tp))
     return Work(
         job=job,
         model=model,

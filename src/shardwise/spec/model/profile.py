@@ -1,7 +1,8 @@
 """What blocks of a model were measured to keep and do, to forecast code that no rule knows."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from shardwise.spec.layout.execution import Attention, Precision, Recompute
 
@@ -21,6 +22,11 @@ class Amount:
         """Of a row of `length` tokens, for each of these."""
         constant, linear, square = self.row
         return constant / length + linear + square * length
+
+    def times(self, share: float) -> Self:
+        """A share of what grows with rows."""
+        constant, linear, square = self.row
+        return replace(self, row=(share * constant, share * linear, share * square))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +52,8 @@ class BlockProfile:
             computed again.
         moved, moved_backward: bytes that all other operators read and write.
         operators: how many a forward runs.
+        whole, whole_work: of what it keeps, and of its FLOPs, the share that tensor parallelism
+            leaves to each rank.
     """
 
     saved: Amount
@@ -56,6 +64,24 @@ class BlockProfile:
     moved: Amount
     moved_backward: Amount
     operators: float
+    whole: float = 1.0
+    whole_work: float = 1.0
+
+    def on_rank(self, tp: int, *, held: float, stream: float | None) -> Self:
+        """Of one of `tp` ranks, with a share `held` of its weights; `stream`: the share of what it
+        keeps, where that is the residual stream."""
+        kept, work = (whole + (1 - whole) / tp for whole in (self.whole, self.whole_work))
+        moments = (replace(one, alive=one.alive.times(kept)) for one in self.backward)
+        amounts = {name: getattr(self, name).times(work) for name in ("flops", "flops_backward")}
+        amounts |= {name: getattr(self, name).times(kept) for name in ("moved", "moved_backward", "forward")}
+        return replace(
+            self,
+            **amounts,
+            saved=self.saved.times(kept if stream is None else stream),
+            backward=tuple(
+                replace(one, gradients=round(held * one.gradients), fresh=round(held * one.fresh)) for one in moments
+            ),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +103,13 @@ class ModelProfile:
     final: Amount
     blocks: tuple[BlockProfile, ...]
     code: str = "torch"
+
+    def on_rank(self, tp: int, *, held: Sequence[float], stream: float) -> Self:
+        """Of one of `tp` ranks. `held`: its share of weights, for each kind of block; `stream`: of
+        the residual stream."""
+        kept = stream if self.recompute == "full" else None
+        blocks = (one.on_rank(tp, held=of, stream=kept) for one, of in zip(self.blocks, held, strict=True))
+        return replace(self, blocks=tuple(blocks), final=self.final.times(stream))
 
 
 def alike_from(longest: int, config: dict[str, Any]) -> int:

@@ -47,6 +47,11 @@ def splits(model: ModelShape, split: Literal["stages", "slices", "whole_stream"]
     return split == "stages" or (split == "slices" and model.family in TENSOR_FAMILIES)
 
 
+def parts_of_stream(model: ModelShape, tp: int) -> int:
+    """Into how many parts `tp` ranks split the residual stream between blocks."""
+    return 1 if splits(model, "whole_stream") else tp
+
+
 def style_of(name: str, plan: Mapping[str, str]) -> str:
     """What transformers' plan of tensor parallelism says of a module inside a block; "": nothing."""
     return plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name), "")

@@ -10,7 +10,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -29,8 +29,9 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.profile import LONGEST_MEASURED, WINDOWS
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import RunDirectory
+from shardwise.spec.support.splits import most_slices, splits
 from shardwise.train.precision import TYPES
-from shardwise.train.rehearsing.profile import profile_blocks
+from shardwise.train.rehearsing.profile import profile_blocks, whole_shares
 from shardwise.train.rehearsing.rank import rehearse_rank, write_model
 
 
@@ -118,20 +119,19 @@ def answer_profiles(asked: dict[str, Any]) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             lengths = lengths_for(job.data.max_length)
+            config = narrowed(config_from(asked["config"]), length=job.data.max_length, lengths=lengths)
+            of: dict[str, Any] = {"config": config, "shape": shape, "casts": not asked["cuda"]}
+            executions = [from_plain(Execution, one) for one in asked["executions"]]
             profiles = [
-                profile_blocks(
-                    job,
-                    execution,
-                    config=narrowed(config_from(asked["config"]), length=job.data.max_length, lengths=lengths),
-                    shape=shape,
-                    lengths=lengths,
-                    sharded=sharded,
-                    casts=not asked["cuda"],
-                    packages=asked.get("kernels", ()),
-                )
-                for execution in (from_plain(Execution, one) for one in asked["executions"])
-                for sharded in ((False, True) if TYPES[execution.precision].autocasts else (False,))
+                profile_blocks(job, one, lengths=lengths, sharded=sharded, packages=asked.get("kernels", ()), **of)
+                for one in executions
+                for sharded in ((False, True) if TYPES[one.precision].autocasts else (False,))
             ]
+            if splits(shape, "slices") and most_slices(shape) % 2 == 0:
+                shares = whole_shares(job, executions[0], length=lengths[-1], **of)
+                each = (zip(one.blocks, shares, strict=True) for one in profiles)
+                blocks = [tuple(replace(block, **share) for block, share in pairs) for pairs in each]
+                profiles = [replace(one, blocks=made) for one, made in zip(profiles, blocks, strict=True)]
     except (ShardwiseError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         return {"refused": f"{type(error).__name__}: {said(error)}"}
     return {"profiles": [asdict(profile) for profile in profiles]}

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.attention.varlen  # registers its operators
 from torch import nn
+from torch._subclasses.fake_impls import register_op_impl
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -25,12 +26,14 @@ from torch.utils.flop_counter import flop_registry
 from shardwise.data.micro_batches import Documents
 from shardwise.methods.lora import add_adapters
 from shardwise.models.anatomy import Anatomy, find_anatomy
-from shardwise.models.known_ahead import hold_rotations, state_packed
+from shardwise.models.known_ahead import hold_rotations, replaced, state_packed
 from shardwise.models.load import build_on_meta
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.wrapper import find_inside, leave_others
+from shardwise.parallel import experts
 from shardwise.parallel.apply import parallelize
 from shardwise.parallel.context import attention_of
+from shardwise.parallel.ownership import local_part
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -139,60 +142,106 @@ def _key(tensor: Any) -> int:
 
 
 def profile_blocks(
+    job: Job, execution: Execution, *, config: Any, shape: ModelShape, lengths: Sequence[int], **measured: Any
+) -> ModelProfile:
+    """Measures one block of each kind. `config`: of transformers; `lengths`: three, growing; others
+    as `_measured` takes them. Raises what building and running raise."""
+    sizes = (*((1, length) for length in lengths), (2, lengths[0]))
+    taken, ran = _first_measured(job, execution, config=config, shape=shape, sizes=sizes, **measured)
+    fitted = _fitted(taken, execution, lengths=lengths, sharded=measured["sharded"])
+    return replace(fitted, code=", ".join(("torch", *ran)))
+
+
+def whole_shares(
+    job: Job, execution: Execution, *, config: Any, shape: ModelShape, length: int, casts: bool
+) -> list[dict[str, float]]:
+    """For each kind of block `whole` and `whole_work` of a `BlockProfile`: of two ranks beside one,
+    for a row of `length` tokens. Raises as `profile_blocks` does."""
+    runs: list[list[dict[str, Any]]] = []
+    for tp in (1, 2):
+        asked = execution.but(layout=Layout(tp=tp), gradient_checkpointing="none")
+        options: dict[str, Any] = {"sizes": [(1, length)], "sharded": False, "casts": casts}
+        taken, _ = _first_measured(job, asked, config=config, shape=shape, **options)
+        runs.append(taken[0]["blocks"])
+
+    def share(of: str, one: dict[str, Any], two: dict[str, Any]) -> float:
+        return min(1.0, max(0.0, 2 * two[of] / one[of] - 1)) if one[of] else 1.0
+
+    return [{"whole": share("saved", *pair), "whole_work": share("flops", *pair)} for pair in zip(*runs, strict=True)]
+
+
+def _first_measured(job: Job, execution: Execution, **given: Any) -> tuple[list[dict[str, Any]], list[str]]:
+    for before, stand_in in product((False, True), (_Another, _AnotherInTuple)):
+        with suppress(RuntimeError, ValueError, TypeError, LookupError, AttributeError):
+            # before: some read what others have stored
+            return _measured(job, execution, stand_in=stand_in, before=before, **given)
+    return _measured(job, execution, stand_in=None, before=False, **given)  # what a block gives has another form
+
+
+def _measured(
     job: Job,
     execution: Execution,
     *,
     config: Any,
     shape: ModelShape,
-    lengths: Sequence[int],
+    sizes: Sequence[tuple[int, int]],
     sharded: bool,
     casts: bool,
+    stand_in: type[nn.Module] | None,
+    before: bool,
     packages: Sequence[str] = (),
-) -> ModelProfile:
-    """Measures one block of each kind. `config`: of transformers; `lengths`: three, growing;
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Numbers of micro-batches of `sizes`, rows and their length; and packages whose kernels ran.
     `sharded`: weights are in the compute type, as they are gathered; `casts`: as a `Ledger` takes
-    it; `packages`: whose kernels run. Raises what building and running raise."""
+    it; `stand_in`: what stands in the place of other blocks, or of those behind (`before`); None
+    where all of them run."""
+    one_by_one = stand_in is not None and not before
+    fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
+    compute, drops = TYPES[execution.precision].compute, not job.train.disable_dropout
+    state_packed(bool(job.data.packing))
+    with alone(execution.layout, rank=0) as world, ExitStack() as modes:
+        make = partial(_built, job, execution, deepcopy(config))
+        (part,) = cut_parts(make, execution, world=world, shape=shape, drops=drops)
+        anatomy = find_anatomy(part.model)
+        places = _keep_one_of_each(anatomy, stand_in, before=before)
+        kept = [block for block in anatomy.blocks if not isinstance(block, _Another)]
+        kept = [anatomy.blocks[index] for index in places] if one_by_one else kept
+        if sharded:
+            for parameter in filter(torch.is_floating_point, part.model.parameters()):
+                parameter.data = parameter.data.to(compute)
 
-    def measured(stand_in: type[nn.Module] | None, *, before: bool = False) -> ModelProfile:
-        """`stand_in`: what stands in the place of other blocks, or of those behind (`before`); None
-        where all of them run."""
-        one_by_one = stand_in is not None and not before
-        fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
-        compute, drops = TYPES[execution.precision].compute, not job.train.disable_dropout
-        state_packed(bool(job.data.packing))
-        with alone(Layout(), rank=0) as world, ExitStack() as modes:
-            make = partial(_built, job, execution, deepcopy(config))
-            (part,) = cut_parts(make, execution, world=world, shape=shape, drops=drops)
-            anatomy = find_anatomy(part.model)
-            places = _keep_one_of_each(anatomy, stand_in, before=before)
-            kept = [block for block in anatomy.blocks if not isinstance(block, _Another)]
-            kept = [anatomy.blocks[index] for index in places] if one_by_one else kept
-            if sharded:
-                for parameter in filter(torch.is_floating_point, part.model.parameters()):
-                    parameter.data = parameter.data.to(compute)
+        def fill() -> None:
+            modes.enter_context(fakes)
+            modes.enter_context(ledger)
+            _fill(part.model, fakes, ledger)
+            ledger.weights = {local_part(parameter).shape for parameter in part.model.parameters()}
 
-            def fill() -> None:
-                modes.enter_context(fakes)
-                modes.enter_context(ledger)
-                _fill(part.model, fakes, ledger)
-                ledger.weights = {parameter.shape for parameter in part.model.parameters()}
+        sliced = part.stage.parts and replace(part.stage.parts, blocks=kept)
+        stage = replace(part.stage, blocks=kept, parts=sliced)
+        modes.enter_context(replaced((experts, "routes_here", _share_of_routes)))
+        spread = parallelize([stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
+        hold_rotations(spread.modules)
+        stream = shape.hidden_size * compute.itemsize
+        options: dict[str, Any] = {"embedding": anatomy.embedding, "stream": stream, "alone": one_by_one}
+        run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, **options)
+        ran = modes.enter_context(kernels_of(kept, packages))
+        taken = [run.take(rows, length) for rows, length in sizes]
+    for one in () if one_by_one else taken:
+        one["blocks"] = [one["blocks"][place] for place in places]
+    return taken, ran
 
-            stage = replace(part.stage, blocks=kept)
-            spread = parallelize([stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
-            hold_rotations(spread.modules)
-            stream = shape.hidden_size * compute.itemsize
-            options: dict[str, Any] = {"embedding": anatomy.embedding, "stream": stream, "alone": one_by_one}
-            run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, **options)
-            ran = modes.enter_context(kernels_of(kept, packages))
-            taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
-        for one in () if one_by_one else taken:
-            one["blocks"] = [one["blocks"][place] for place in places]
-        return replace(_fitted(taken, execution, lengths=lengths, sharded=sharded), code=", ".join(("torch", *ran)))
 
-    for before, stand_in in product((False, True), (_Another, _AnotherInTuple)):
-        with suppress(RuntimeError, ValueError, TypeError, LookupError, AttributeError):
-            return measured(stand_in, before=before)  # before: some read what others have stored
-    return measured(None)  # what a block gives has another form
+def _share_of_routes(chosen: torch.Tensor, own: range, count: int) -> tuple[torch.Tensor, ...]:
+    """As many routes as go to experts here on the mean: which do is a number."""
+    routes = torch.arange(chosen.numel() * len(own) // count, device=chosen.device)
+    return routes // chosen.shape[1], routes % chosen.shape[1]
+
+
+@register_op_impl(_aten._grouped_mm.default)
+def _grouped(_fakes: Any, _func: Any, rows: torch.Tensor, weights: torch.Tensor, offs: Any = None, *_: Any) -> Any:
+    """What torch knows of bfloat16 alone."""
+    shape = (len(offs), rows.shape[0], weights.shape[1]) if weights.ndim == 2 else (rows.shape[0], weights.shape[2])
+    return rows.new_empty(shape)
 
 
 def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]:
