@@ -10,6 +10,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -26,7 +27,7 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.model.profile import LONGEST_MEASURED, WINDOWS
+from shardwise.spec.model.profile import LONGEST_MEASURED, WINDOWS, ModelProfile
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.splits import most_slices, splits
@@ -128,13 +129,20 @@ def answer_profiles(asked: dict[str, Any]) -> dict[str, Any]:
                 for sharded in ((False, True) if TYPES[one.precision].autocasts else (False,))
             ]
             if splits(shape, "slices") and most_slices(shape) % 2 == 0:
-                shares = whole_shares(job, executions[0], length=lengths[-1], **of)
-                each = (zip(one.blocks, shares, strict=True) for one in profiles)
-                blocks = [tuple(replace(block, **share) for block, share in pairs) for pairs in each]
-                profiles = [replace(one, blocks=made) for one, made in zip(profiles, blocks, strict=True)]
+                profiles = _with_shares(profiles, partial(whole_shares, job, executions[0], length=lengths[-1], **of))
     except (ShardwiseError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         return {"refused": f"{type(error).__name__}: {said(error)}"}
     return {"profiles": [asdict(profile) for profile in profiles]}
+
+
+def _with_shares(profiles: list[ModelProfile], measure: Callable[[], list[dict[str, float]]]) -> list[ModelProfile]:
+    """With what tensor parallelism leaves whole; all of it, where a slice cannot be measured."""
+    with suppress(ShardwiseError, RuntimeError, ValueError, TypeError, LookupError, AttributeError):
+        shares = measure()
+        pairs = [zip(one.blocks, shares, strict=True) for one in profiles]
+        blocks = [tuple(replace(block, **share) for block, share in each) for each in pairs]
+        return [replace(one, blocks=made) for one, made in zip(profiles, blocks, strict=True)]
+    return profiles
 
 
 def lengths_for(longest: int) -> tuple[int, int, int]:

@@ -56,6 +56,10 @@ def _of_groups(rows: torch.Tensor, weights: torch.Tensor, *_: Any, **__: Any) ->
     return 2.0 * rows.numel() * weights.shape[-1]
 
 
+def _of_products(lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor], *_: Any, **__: Any) -> float:
+    return sum(2.0 * left.numel() * right.shape[-1] for left, right in zip(lefts, rights, strict=True))
+
+
 def _of_attention(q: Any, k: Any, v: Any, _dropout: float = 0.0, is_causal: bool = False, **_: Any) -> float:
     """Two products of each query's head with all keys; half of them under a causal mask."""
     return 2.0 * q.numel() * (1 + v.shape[-1] / q.shape[-1]) * k.shape[-2] / (2 if is_causal else 1)
@@ -75,6 +79,8 @@ def _backward_of(forward: Callable[..., float]) -> Callable[..., float]:
 _FLOPS: dict[Any, Callable[..., float]] = {
     **flop_registry,
     _aten._grouped_mm: _of_groups,
+    _aten.addmm_: flop_registry[_aten.addmm],
+    torch.ops.shardwise.sum_of_products: _of_products,
     _aten._scaled_dot_product_flash_attention_for_cpu: _of_attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward_of(_of_attention),
     torch.ops.torch_attn._varlen_attn: _of_documents,
