@@ -190,9 +190,9 @@ def _sliced_modules(block: nn.Module, plan: Mapping[str, str]) -> dict[str, str]
 def _parts(name: str, rows: int, *, around: nn.Module, degree: int) -> tuple[int, ...]:
     """Rows of the parts of a matrix, of each of which a slice has some; () where it is one. Code
     that takes queries, keys and values apart counts a rank's heads from here on."""
-    if not name.endswith("qkv_proj"):
-        return (rows // 2, rows // 2) if name.endswith("gate_up_proj") else ()
     attention: Any = around
+    if not name.endswith("qkv_proj") or hasattr(attention, "mp_num"):  # CodeGen has them for each group of heads
+        return (rows // 2, rows // 2) if name.endswith("gate_up_proj") else ()
     keys = attention.num_key_value_heads * attention.head_dim
     attention.config = copy(attention.config)
     attention.config.num_attention_heads //= degree

@@ -65,6 +65,8 @@ def heads(model: ModelShape) -> dict[str, int]:
     found = {"attention heads": model.num_attention_heads}
     if not (splits(model, "whole_stream") and model.num_key_value_heads == 1):  # which all ranks have whole
         found["key-value heads"] = gcd(model.num_key_value_heads, *each)
+    if model.family == "codegen":  # its code has queries, keys and values of a quarter of all heads together
+        found["groups of heads"] = 4
     if model.has_experts and not any(m.reads.startswith(("attention", "query", "key")) for m in model.sliced):
         found = {}
     counts = [matrix.count for matrix in model.sliced if matrix.stacked]
