@@ -115,10 +115,10 @@ def tensor_plan(config: Any) -> dict[str, str]:
     # plan slices parameters beside its matrices, such as a score for each head.
     named = {name: style for name, style in stated.items() if stated.get(name.rpartition(".")[0]) != "local_params"}
     plan = {inside: style for name, style in named.items() if (inside := name.partition(".*.")[2])}
-    # All ranks have a single head of keys, and an MLP whose gates are cut off by their mean (Gemma 3n).
-    whole = ("k_proj", "v_proj") if getattr(config, "num_key_value_heads", 0) == 1 else ()
+    # All ranks have a single head of keys, and an MLP that cuts off gates by their mean (Gemma 3n).
+    whole = (".k_proj", ".v_proj") if getattr(config, "num_key_value_heads", 0) == 1 else ()
     whole += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj") if any(getattr(config, _SPARSITY, None) or ()) else ()
-    plan = {name: style for name, style in plan.items() if not name.endswith(whole)} if whole else plan
+    plan = {name: style for name, style in plan.items() if not name.endswith(whole)}
     if config.model_type in GATHERED:
         plan = {name: style.partition("_")[0] for name, style in plan.items()}
     if not plan and not getattr(config, "base_model_ep_plan", None):

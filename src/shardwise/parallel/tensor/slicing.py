@@ -154,6 +154,9 @@ def _slice_block(
     groups = {_around(name) for name, style in sliced.items() if style == "colwise" and not _is_inside(name, routers)}
     for group in groups if moves.splits_sequence else ():
         _before(block.get_submodule(group), gather)
+    for attention in (cast(Any, named[group]) for group in groups):
+        if hasattr(attention, "num_key_value_groups") and attention.config.num_key_value_heads == 1:  # whole
+            attention.num_key_value_groups //= slicer.mesh.size()
     for router in routers.values():
         deal_experts(experts[router], slicer=slicer, moves=moves)
     whole = [] if moves.splits_sequence else [block]

@@ -63,7 +63,7 @@ def heads(model: ModelShape) -> dict[str, int]:
     read = [(kind.get("v_proj") or kind.get("k_proj"), kind.get("o_proj")) for kind in kinds]
     each = [keys.rows * model.num_attention_heads // o.columns for keys, o in read if keys and o]  # kinds may differ
     found = {"attention heads": model.num_attention_heads}
-    if not (splits(model, "whole_stream") and model.num_key_value_heads == 1):  # which all ranks have whole
+    if model.built is None or {model.num_key_value_heads, *each} != {1}:  # a single one is whole on all ranks
         found["key-value heads"] = gcd(model.num_key_value_heads, *each)
     if model.family == "codegen":  # its code has queries, keys and values of a quarter of all heads together
         found["groups of heads"] = 4
