@@ -9,7 +9,7 @@ from shardwise.catalog.families.family import LOGIT_TRANSFORMS
 from shardwise.catalog.stated import dropped
 from shardwise.errors import UnsupportedError
 from shardwise.models.wrapper import find_inside, text_config
-from shardwise.spec.support.splits import GATHERED
+from shardwise.spec.support.splits import GATHERED, has_one_key_head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ def tensor_plan(config: Any) -> dict[str, str]:
     named = {name: style for name, style in stated.items() if stated.get(name.rpartition(".")[0]) != "local_params"}
     plan = {inside: style for name, style in named.items() if (inside := name.partition(".*.")[2])}
     # All ranks have a single head of keys, and an MLP that cuts off gates by their mean (Gemma 3n).
-    whole = (".k_proj", ".v_proj") if getattr(config, "num_key_value_heads", 0) == 1 else ()
+    whole = (".k_proj", ".v_proj") if has_one_key_head(config) else ()
     whole += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj") if any(getattr(config, _SPARSITY, None) or ()) else ()
     plan = {name: style for name, style in plan.items() if not name.endswith(whole)}
     if config.model_type in GATHERED:

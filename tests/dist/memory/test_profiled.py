@@ -43,6 +43,7 @@ PROFILED: dict[str, dict[str, Any]] = {
     "falcon_h1": {**HALF, "mamba_d_ssm": 512, "mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 16},
     "olmo_hybrid": {**HALF, **LINEAR},
     "bamba": {**HALF, "mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 16},
+    "minimax_m2": {**HALF, "num_local_experts": 8, "num_experts_per_tok": 2},
     "recurrent_gemma": {**HALF, "lru_width": 256, "attention_window_size": 64},
 }
 
@@ -89,6 +90,9 @@ def compared(family: str, layout: str, root: Path, **changes: Any) -> list[tuple
 RUNS = [(family, layout, {}, 0.08) for family in PROFILED for layout in ("single", "ddp", "fsdp", "1f1b")]
 OTHERS = ({"precision": "mixed"}, {"recompute": "full"}, {"recompute": "selective"}, {"method": "lora"})
 RUNS += [("granite_swa", "single", changes, 0.05) for changes in OTHERS]
+#: Of a rank of two: delta rules that each has whole, the whole stream, experts of which it has half.
+SLICED = ("qwen3_5_text", "gemma3n_text", "gemma4_text", "minimax_m2")
+RUNS += [(family, "tp", {}, 0.08) for family in SLICED]
 SENDING = ("gemma3n_text", "gemma4_text")  # more than the stream, between stages
 RUNS += [(family, "interleaved", {"recompute": kind}, 0.08) for family in SENDING for kind in ("none", "full")]
 

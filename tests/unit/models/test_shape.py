@@ -18,7 +18,7 @@ from shardwise.models.stage import Passed
 from shardwise.programs import model_shape
 from shardwise.spec.model.shape import Matrix, ModelShape
 from shardwise.spec.support.attention import UNTOLD
-from shardwise.spec.support.splits import TENSOR_FAMILIES
+from shardwise.spec.support.splits import TENSOR_FAMILIES, heads, parts_of_stream
 from shardwise.spec.support.trained import refusal, refused_everywhere
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import installed, skip_without
@@ -80,6 +80,29 @@ def test_why_a_build_stays_whole_is_said(kind: str, stages: str, slices: str) ->
     for layout, why in ((Layout(pp=2), found.unstaged), (Layout(tp=2), found.unsliced)):
         said = refusal(method="full", layout=layout, model=found) or ""
         assert said.endswith(f": {why}; the nearest layout that trains it: fsdp")
+
+
+def test_slices_of_blocks_that_read_more_than_the_stream_have_a_single_head_of_keys_whole() -> None:
+    for keys, more in ((1, {}), (2, {"key-value heads": 2})):
+        config = tiny_config("gemma4_text", num_key_value_heads=keys)
+        found = built(json.loads(config.to_json_string(use_diff=False)))
+        assert "whole_stream" in (found.built or ()) and parts_of_stream(found, 2) == 1
+        assert heads(found) == {"attention heads": 4, **more}
+        attention = {m.name.rpartition(".")[2]: m.sliced_by for m in found.matrices if "self_attn" in m.name}
+        cut = None if keys == 1 else "rows"
+        assert attention == {"q_proj": "rows", "k_proj": cut, "v_proj": cut, "o_proj": "columns"}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "tp", "why"),
+    [
+        ("codegen", {"n_head": 8}, 8, "8 does not divide the model's 4 groups of heads; the largest tp that slices"),
+        ("gemma3n_text", {"num_key_value_heads": 1}, 3, "3 does not divide the model's 4 attention heads"),
+    ],
+)
+def test_what_slices_of_a_build_would_cut_is_refused(family: str, changes: dict[str, int], tp: int, why: str) -> None:
+    found = built(json.loads(tiny_config(family, **changes).to_json_string(use_diff=False)))
+    assert why in (refusal(method="full", layout=Layout(tp=tp), model=found) or "")
 
 
 def test_what_stages_send_beside_the_stream_is_counted() -> None:

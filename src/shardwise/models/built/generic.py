@@ -15,7 +15,7 @@ from shardwise.catalog.stated import POSITIONS, dropped, steady_positions
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out
 from shardwise.models.built.head import is_plain
-from shardwise.models.built.splits import ends_or_why, holders, plan_of, slices, why_whole
+from shardwise.models.built.splits import ends_or_why, holders, plan_of, slices
 from shardwise.models.built.tree import CountedParameters, Tree
 from shardwise.models.built.watch import DOCUMENTS, Seen
 from shardwise.models.stage import final_norm
@@ -110,7 +110,7 @@ class BuiltDecoder:
             built=(built := self._splits()),
             passed=self._passed(hidden),
             unstaged=self._unstaged,
-            unsliced="" if "slices" in built else why_whole(self._anatomy),
+            unsliced="" if "slices" in built else "transformers has no tensor parallel plan of its blocks",
         )
 
     def _ends(self) -> tuple[int, bool]:

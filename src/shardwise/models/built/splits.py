@@ -111,18 +111,10 @@ def plan_of(config: Any) -> dict[str, str] | None:
         return None
 
 
-def why_whole(anatomy: Anatomy) -> str:
-    """Why tensor parallelism does not slice a model that was not seen to be `deals_alike`."""
-    if plan_of(anatomy.backbone.config) is None:
-        return "transformers has no tensor parallel plan of its blocks"
-    return "transformers' plan does not slice its matrices by what each was seen to read, or not all of them"
-
-
 def slices(anatomy: Anatomy, seen: Seen | None) -> tuple[Split, ...]:
     """How tensor parallelism slices a model by its plan: with parts of the sequence between the
     matrices, or with the whole stream on each rank; nothing where it does not."""
-    single = isinstance(anatomy.embedding, nn.Embedding) and isinstance(anatomy.head, nn.Linear)
-    if plan_of(anatomy.backbone.config) is None or not single:
+    if plan_of(anatomy.backbone.config) is None:
         return ()
     return ("slices",) if seen is not None and _reads_parts(anatomy, seen) else ("slices", "whole_stream")
 

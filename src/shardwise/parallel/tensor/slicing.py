@@ -9,6 +9,8 @@ experts             the sequence is gathered before; each rank has some, whose r
 fused matrices      each rank has rows of each part: of queries, keys and values; of gate and up
 norms of all heads  each rank has its heads, and the mean over all ranks
 what is not sliced  the sequence is gathered before; each rank keeps its part of what all compute
+whole streams       nothing is gathered nor scattered, where blocks read more than the stream: sums
+                    after attention, MLP and experts are whole
 final norm          the sequence is gathered after
 head                each rank has logits of its rows, which the loss compares (`Rows`) or gathers
 
@@ -34,7 +36,7 @@ from shardwise.parallel.experts import deal_experts
 from shardwise.parallel.tensor.collectives import Move, Moves, Rows, WholeMoves
 from shardwise.parallel.tensor.slices import Slicer, slice_magnitudes
 from shardwise.spec.layout.axes import rows_of_shard
-from shardwise.spec.support.splits import style_of
+from shardwise.spec.support.splits import has_one_key_head, style_of
 
 _WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
 
@@ -155,7 +157,7 @@ def _slice_block(
     for group in groups if moves.splits_sequence else ():
         _before(block.get_submodule(group), gather)
     for attention in (cast(Any, named[group]) for group in groups):
-        if hasattr(attention, "num_key_value_groups") and attention.config.num_key_value_heads == 1:  # whole
+        if hasattr(attention, "num_key_value_groups") and has_one_key_head(attention.config):
             attention.num_key_value_groups //= slicer.mesh.size()
     for router in routers.values():
         deal_experts(experts[router], slicer=slicer, moves=moves)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import gcd
-from typing import Literal
+from typing import Any, Literal
 
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
@@ -52,6 +52,12 @@ def parts_of_stream(model: ModelShape, tp: int) -> int:
     return 1 if splits(model, "whole_stream") else tp
 
 
+def has_one_key_head(config: Any) -> bool:
+    """Whether blocks of a transformers configuration have a single head of keys, which all ranks of
+    tensor parallelism have whole."""
+    return config.to_dict().get("num_key_value_heads") == 1  # as an attribute it may be ambiguous
+
+
 def style_of(name: str, plan: Mapping[str, str]) -> str:
     """What transformers' plan of tensor parallelism says of a module inside a block; "": nothing."""
     return plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name), "")
@@ -75,8 +81,9 @@ def heads(model: ModelShape) -> dict[str, int]:
 
 def widths(model: ModelShape) -> dict[str, int]:
     """What else it splits."""
-    sliced = not model.has_experts or any(matrix.reads.startswith("mlp") for matrix in model.sliced)
-    return {"elements of the MLP's width": model.intermediate_size} if sliced else {}
+    found = [matrix.columns for matrix in model.sliced if matrix.reads == "mlp_product"]
+    width = gcd(*found) if model.built else model.intermediate_size
+    return {"elements of the MLP's width": width} if found else {}
 
 
 def mlp_module(model: ModelShape) -> str | None:
