@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.api.checks.comparing import Trying, read_trials
 from shardwise.api.checks.proof import NOTHING_PROVEN, Proof
 from shardwise.api.plans.shapes import find_model, read_request
-from shardwise.api.runs.opening import Programs, Update
+from shardwise.api.runs.opening import Update
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.launch.trials import REFERENCE, Unable, nothing_to_compare
 from shardwise.report.parity import Agreement, Parity
@@ -46,7 +46,6 @@ def verify(
     steps: int = STEPS,
     tolerance: float = TOLERANCE,
     on_update: Callable[[Update | Trying], None] | None = None,
-    programs: Programs | None = None,
 ) -> Parity:
     """Trains a job on one process and under each kind of layout this machine can run, and compares.
 
@@ -74,7 +73,7 @@ def verify(
         stated, model=find_model(stated.model, offline=True, rope=stated.rope_scaling), steps=steps
     )
     overrides = (*overrides, *common)
-    asked = read_trials(job, layouts=layouts, overrides=overrides, on_update=on_update, programs=programs)
+    asked = read_trials(job, layouts=layouts, overrides=overrides, on_update=on_update)
     others = tuple(trial for trial in asked.trials if trial != REFERENCE)
     if not others:
         raise nothing_to_compare(asked.unable, beside=" one process with")

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from shardwise.errors import InputError, RunDirectoryError, ShardwiseError
-from shardwise.launch.processes.command import QUIET, WORKER, allocator_settings, visible_devices
+from shardwise.launch.processes import command
+from shardwise.launch.processes.command import QUIET, allocator_settings, visible_devices
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.spec.begin import MEETING_SECONDS, SAID_AFTER_SECONDS, left_over
 from shardwise.spec.cluster import DeviceKind
@@ -191,10 +192,10 @@ def wait_to_be_stopped() -> None:
     time.sleep(STOPPED_WITHIN_SECONDS)
 
 
-def become_worker(run: RunDirectory, place: Place, *, kind: DeviceKind, module: str = WORKER) -> NoReturn:
+def become_worker(run: RunDirectory, place: Place, *, kind: DeviceKind) -> NoReturn:
     """Replaces this process by the worker, whose output goes where other runs have it. The first
     rank of another node keeps this terminal, to say there why it fails."""
-    argv = [sys.executable, "-m", "shardwise.programs.rank", str(run.root), module]
+    argv = [sys.executable, "-m", "shardwise.programs.rank", str(run.root), command.WORKER]
     sys.stdout.flush()
     sys.stderr.flush()
     environment = joined_environment(kind)

@@ -14,7 +14,7 @@ from shardwise.errors import WorkerFailedError
 from shardwise.launch.failure import conclude
 from shardwise.launch.follow import Follower, FollowUpdate, Notice, Phase, tell
 from shardwise.launch.nodes.peers import Peers
-from shardwise.launch.processes.command import WORKER, require_torch
+from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.ranks import Ranks, local_ranks
 from shardwise.spec.cluster import DeviceKind
@@ -38,7 +38,6 @@ def run_workers(
     *,
     processes: int,
     kind: DeviceKind = "cpu",
-    module: str = WORKER,
     max_restarts: int = 0,
     lock: int | None = None,
     waiting: Ranks | None = None,
@@ -48,7 +47,6 @@ def run_workers(
 
     Args:
         kind: `cpu` hides the machine's GPUs from the workers.
-        module: run as `python -m MODULE RUN_DIR` in each rank.
         max_restarts: how often all of them are started again after one failed, from the last
             checkpoint.
         lock: a descriptor that ranks shall hold open as long as they live.
@@ -67,7 +65,7 @@ def run_workers(
                 waiting.end()
                 waiting = None
             ready, waiting = waiting, None
-            fresh = local_ranks(run, processes=processes, kind=kind, module=module, lock=lock)
+            fresh = local_ranks(run, processes=processes, kind=kind, lock=lock)
             with fresh if ready is None else nullcontext(ready) as ranks:
                 try:
                     follow_ranks(run, ranks, processes=processes, requests=requests, on_update=on_update)
