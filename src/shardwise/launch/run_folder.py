@@ -7,12 +7,12 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from shardwise.errors import DamagedResultError, JobError, RunDirectoryError
 from shardwise.spec.data_facts import DataFacts, Lengths
 from shardwise.spec.job.file import read_job
-from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job, TrainSpec
+from shardwise.spec.job.keys import Job, TrainSpec, differences
 from shardwise.spec.job.places import write_places
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.beside import saved_type
@@ -47,7 +47,7 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
     if not _has_trained(run):
         run.model.unlink(missing_ok=True)
         return  # a start that came to nothing, such as one with a mistake in its job, claims no folder
-    difference = first_difference(before.to_json(), _holding_to(before, job).to_json())
+    difference = next(differences(before.to_json(), _holding_to(before, job).to_json()), None)
     if difference is not None:
         name, old, new = difference
         raise RunDirectoryError(
@@ -84,17 +84,6 @@ def _check_empty(run: RunDirectory) -> None:
     if others:
         names = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise RunDirectoryError(f"output_dir {run.root} holds other files ({names}); name a new or empty folder")
-
-
-def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, Any] | None:
-    """The first key, in job file order, whose value differs and may not: (key, before, now)."""
-    if name in HOW_IT_RUNS | LENGTH or before == now:
-        return None
-    if not (isinstance(before, dict) and isinstance(now, dict)):
-        return (name, cast(Any, before), now)
-    old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
-    below = ((key, f"{name}.{key}" if name else key) for key in {**new, **old})
-    return next(filter(None, (first_difference(old.get(key), new.get(key), whole) for key, whole in below)), None)
 
 
 def _resolved(job: Job, plan: Plan) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Job: what the user asks for, as strict models in the words of Transformers, TRL and PEFT."""
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -41,6 +42,18 @@ PREFERENCE_RATES: dict[Method, float] = {"full": 1e-6, "lora": 1e-5, "qlora": 1e
 
 #: How long a job trains. A run may go on with another length; rates are then those of the new one.
 LENGTH = frozenset({"train.max_steps", "train.num_train_epochs"})
+
+
+def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(key, before, now) of what differs and may not in one run, in the order of a job file."""
+    if name in HOW_IT_RUNS | LENGTH or before == now:
+        return
+    if isinstance(before, dict) and isinstance(now, dict):
+        old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
+        for key in {**new, **old}:
+            yield from differences(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+    else:
+        yield name, before, now
 
 
 class LoraSpec(Strict):
