@@ -130,16 +130,12 @@ def local_ranks(
     host: str = LOOPBACK,
     server: socket.socket | None = None,
 ) -> Generator[Ranks]:
-    """Starts the ranks of a run on this machine; none outlives the block.
+    """Starts the ranks of a run on this machine, `processes` on each; none outlives the block.
 
-    Args:
-        processes: ranks of each machine.
-        kind: `cpu` hides the machine's GPUs from them.
-        family: the model's, whose module they import while they wait.
-        lock: a descriptor that they shall hold open as long as they live.
-        nodes: the machines of the run; None for this one alone. Where there are others, ranks end
-            with this process.
-        host, server: the address of node 0, and on it what listens there: rank 0 goes on with it.
+    `kind`: `cpu` hides the machine's GPUs from them; `family`: the model's, whose module they
+    import while they wait; `lock`: a descriptor that they shall hold open as long as they live;
+    `nodes`: the machines of the run, whose ranks end with this process; None for this one alone;
+    `host`, `server`: the address of node 0, and on it what listens there: rank 0 goes on with it.
     """
     ranks = Ranks(run, launch=uuid.uuid4().hex)
     environment = worker_environment(os.environ, processes=processes, kind=kind, alone=nodes is None)

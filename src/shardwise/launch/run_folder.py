@@ -175,13 +175,8 @@ class Before:
 @contextmanager
 def taken_back_on_error(run: RunDirectory, before: Before) -> Generator[None]:
     """Where a start is refused, removes what it wrote: unusable data leave no run directory behind.
-
-    The folder is made first all the same: that it cannot be shall not turn out when an hour of
-    preparation is done.
-
-    Args:
-        before: what was there before the folder was taken; the caller holds its lock now.
-    """
+    The folder, whose lock the caller holds, is made first all the same: that it cannot be shall not
+    turn out when an hour of preparation is done."""
     try:
         yield
     except BaseException:

@@ -91,14 +91,9 @@ _POLL_SECONDS = 0.05
 @dataclass(kw_only=True)
 class Peers:
     """The other nodes, as this one sees them: node 0 has a link to each, the others have one to
-    node 0; one machine alone has none.
-
-    Attributes:
-        node: which one this is.
-        address: of node 0, as this node reaches it.
-        exits: how ranks of other nodes ended.
-        told: what node 0 says became of the run: an exit code and a message.
-    """
+    node 0; one machine alone has none. `node`: which one this is; `address`: of node 0, as this
+    node reaches it; `exits`: how ranks of other nodes ended; `told`: what node 0 says became of the
+    run: an exit code and a message."""
 
     node: int = 0
     links: list[NodeConnection] = field(default_factory=list[NodeConnection])

@@ -52,12 +52,8 @@ def worker_environment(
 def rank_environment(
     rank: int, *, processes: int, port: int | None, host: str = LOOPBACK, nodes: int = 1
 ) -> dict[str, str]:
-    """A rank's place among the processes of a run, in torchrun's words.
-
-    Args:
-        processes: of each machine.
-        port: of `host`, where rank 0 listens; None where there is one process.
-    """
+    """A rank's place in a run, in torchrun's words. `processes`: of each machine; `port`: of
+    `host`, where rank 0 listens; None where there is one process."""
     local, size = rank % processes, nodes * processes
     place = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": processes}
     address = {} if port is None else dict(zip(ADDRESS, (host, str(port)), strict=True))

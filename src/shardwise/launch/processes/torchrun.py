@@ -138,17 +138,10 @@ def write_preparing(run: RunDirectory, place: Place) -> None:
 
 
 def wait_for_rank_0(run: RunDirectory, place: Place, *, say: Callable[[str], None]) -> DeviceKind:
-    """The other ranks: wait for the start file, and leave a sign where rank 0 is there. `say`: is
-    told, once, who is waited for.
-
-    Returns:
-        Which devices the ranks use.
-
-    Raises:
-        SystemExit: there is nothing to begin; with rank 0's exit code, and quietly, for rank 0 has
-            said why.
-        RunDirectoryError: rank 0 leaves no sign.
-    """
+    """The other ranks: wait for the start file, and leave a sign where rank 0 is there; which
+    devices they use. `say`: is told, once, who is waited for. Raises SystemExit: there is nothing
+    to begin, with rank 0's exit code and quietly, for rank 0 has said why; RunDirectoryError: rank
+    0 leaves no sign."""
     began, said, answered = time.monotonic(), False, False
     waits = f"{place.waits_for('rank 0')}, and sees no sign of it in {run.logs}"
     while "begin" not in (start := read_json(_start_file(run, place)) or {}):
