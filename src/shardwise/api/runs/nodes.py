@@ -24,8 +24,6 @@ from shardwise.spec.plan.file import read_plan
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, write_json
 
-_SHARED = "output_dir must lie on a disk that all nodes share, at the same path"
-
 
 def train_on_nodes(
     job: Job | str | Path,
@@ -130,6 +128,6 @@ def _check_shared(run: RunDirectory, peers: Peers) -> None:
     seen = run.logs / f"nodes-{uuid.uuid4().hex}.json"
     write_json(seen, {"seen": True})
     try:
-        peers.check_seen(seen, what="the run directory", remedy=_SHARED)
+        peers.check_seen(seen)
     finally:
         seen.unlink(missing_ok=True)

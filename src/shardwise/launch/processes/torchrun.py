@@ -32,7 +32,7 @@ STOPPED_WITHIN_SECONDS = 20.0
 #: How long rank 0 leaves it to be read that there is nothing to begin.
 READ_WITHIN_SECONDS = 5.0
 
-_SHARED = "output_dir must lie on a disk that all nodes share, at the same path"
+SHARED_DISK = "output_dir must lie on a disk that all nodes share, at the same path"
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 #: What tells one start from another.
@@ -68,7 +68,7 @@ class Place:
     @property
     def remedy(self) -> str:
         """What to do where the others leave no sign."""
-        return left_over() if self.is_alone else f"{_SHARED}; {left_over()}"
+        return left_over() if self.is_alone else f"{SHARED_DISK}; {left_over()}"
 
 
 def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
