@@ -144,16 +144,10 @@ def compare(
     """Runs a job under each layout and puts measurements and forecasts side by side.
 
     Each run lies in OUTPUT_DIR/compare/LAYOUT and can be resumed. The result is also written there,
-    to compare.json and compare.html. A run that fails is listed, and the others go on.
-
-    Args:
-        layouts: names such as `fsdp` or `fsdp-4`.
-        steps: optimizer steps of each run; None for the job's own.
-
-    Raises:
-        InputError: the job cannot be used, or none of the layouts can run here.
-        StoppedError: a signal stopped it.
-    """
+    to compare.json and compare.html. A run that fails is listed, and the others go on. `layouts`:
+    names such as `fsdp` or `fsdp-4`; `steps`: of each run; None for the job's own. Raises
+    InputError: the job cannot be used, or none of the layouts can run here; StoppedError: a signal
+    stopped it."""
     if not layouts or (steps is not None and steps < 1):
         raise InputError("nothing to compare: name layouts, such as single,ddp,fsdp, and at least 1 step")
     stated = [] if steps is None else [Override.of_flag("--steps", key="train.max_steps", value=steps)]

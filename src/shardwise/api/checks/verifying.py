@@ -49,20 +49,12 @@ def verify(
 ) -> Parity:
     """Trains a job on one process and under each kind of layout this machine can run, and compares.
 
-    Each run is made anew, in float32, in OUTPUT_DIR/verify/LAYOUT-PROCESSES.
-
-    Args:
-        layouts: names such as `fsdp` or `fsdp-4`; `all` is every way, schedule and product, None
-            one of each kind.
-        steps: optimizer steps of each run, at most the job's `max_steps`; epochs are repeated as
-            often as needed.
-        tolerance: of losses, gradient norms and weights, relative to those of one process.
-
-    Raises:
-        InputError: the job cannot be used, or no layout but one process can run here.
-        WorkerFailedError: the one process failed.
-        StoppedError: a signal stopped it.
-    """
+    Each run is made anew, in float32, in OUTPUT_DIR/verify/LAYOUT-PROCESSES. `layouts`: names such
+    as `fsdp` or `fsdp-4`; `all` is every way, schedule and product, None one of each kind; `steps`:
+    of each run, at most the job's `max_steps`; epochs are repeated as often as needed; `tolerance`:
+    of losses, gradient norms and weights, relative to those of one process. Raises InputError: the
+    job cannot be used, or no layout but one process can run here; WorkerFailedError: the one
+    process failed; StoppedError: a signal stopped it."""
     if steps < 1 or not 0 <= tolerance < 1:
         raise InputError(f"steps is {steps} and tolerance {tolerance:g}; expected at least 1, and a share below 1")
     request = read_request(job, overrides=overrides)

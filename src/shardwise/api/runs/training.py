@@ -63,24 +63,17 @@ def train(
     Started by torchrun, Slurm or Kubernetes, the calling process is one of the ranks: rank 0 comes
     back as if it had started all of them, the others become workers and do not return.
 
-    Args:
-        job: a job, a job file, or a plan.json, whose chosen candidate is obeyed.
-        on_update: called with what is going to run, then with each phase, step and notice.
-        max_restarts: how often the workers are started again after a failure, from the last
-            checkpoint.
-        replan: a run that comes back with another number of processes is planned again; otherwise
-            refused.
-        find_micro_batch: tries real steps first, upwards from the forecast micro-batch, and trains
-            with the largest that fits; a run that goes on keeps what it found.
-        quiet: what data preparation says is shown where it fails only.
+    `job`: a job, a job file, or a plan.json, whose chosen candidate is obeyed; `on_update`: hears
+    what is going to run, then each phase, step and notice; `max_restarts`: as of `run_workers`;
+    `replan`: a run that comes back with another number of processes is planned again, and not
+    refused; `find_micro_batch`: tries real steps first, upwards from the forecast micro-batch, and
+    trains with the largest that fits; a run that goes on keeps what it found; `quiet`: what data
+    preparation says is shown where it fails only.
 
-    Raises:
-        InputError: the job, the data, the model or the hardware cannot be used as asked.
-        DoesNotFitError: no layout fits; no worker was started.
-        StoppedError: a signal stopped the run after it saved.
-        WorkerFailedError: a worker failed; the message holds the first cause.
-        DamagedResultError: an earlier start had come to the end, and its result is damaged.
-    """
+    Raises InputError: the job, the data, the model or the hardware cannot be used as asked;
+    DoesNotFitError: no layout fits, and no worker was started; StoppedError: a signal stopped the
+    run after it saved; WorkerFailedError: a worker failed, with the first cause;
+    DamagedResultError: an earlier start had come to the end, and its result is damaged."""
     place = place_in_group()
     if place is not None:
         if find_micro_batch:
