@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from accuracy.differences import difference_of
+from accuracy.differences import DifferenceOfRow, difference_of
 from accuracy.naming import CATALOGUE, CONFIGS, GPUS, RECOMPUTE, SHARDING, first_match, lora_targets
 from accuracy.rows import Published
 from accuracy.stacks import STACKED, Stack, stack_of, under_deepspeed
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import cluster_of, find_gpu
 from shardwise.catalog.models import find_model
-from shardwise.plan.memory.stack import Difference
 from shardwise.plan.rates import ATTENTION_BACKWARD
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
@@ -63,7 +62,7 @@ class Case:
     model: ModelShape
     cluster: Cluster
     execution: Execution
-    difference: Difference
+    difference: DifferenceOfRow
 
 
 def case_of(row: Published) -> Case:

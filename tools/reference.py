@@ -133,7 +133,15 @@ METRICS = {
         "lists of bytes by phase",
         "peak of each rank in `forward_backward` and `optimizer_step`; on GPUs `loading`, `evaluation`, `saving` too",
     ),
+}
+SCALED_METRICS = {
     "loss_scale": ("number", "by what the loss of this step was multiplied"),
+    "skipped_step": (
+        "true or false",
+        "gradients overflowed: nothing was updated, and `grad_norm` is null; the step counts all the same",
+    ),
+}
+PREFERENCE_METRICS = {
     "rewards/chosen": ("number", "mean reward of chosen answers: `beta` times their log-ratio to the reference"),
     "rewards/rejected": ("number", "the same of rejected ones; of `orpo` and `simpo` `beta` times log p per token"),
     "rewards/margins": ("number", "the difference of the two"),
@@ -141,10 +149,6 @@ METRICS = {
     "logps/chosen": ("nats", "mean log-probability of chosen answers; of `orpo` and `simpo` per token"),
     "logps/rejected": ("nats", "the same of rejected ones"),
     "kl": ("nats", "mean log-ratio of answers behind the prompts of others, at least 0; of `kto`"),
-    "skipped_step": (
-        "true or false",
-        "gradients overflowed: nothing was updated, and `grad_norm` is null; the step counts all the same",
-    ),
 }
 
 
@@ -328,20 +332,17 @@ def run_page() -> Iterator[str]:
     yield "| `checkpoint-STEP/` | a checkpoint: sharded weights, optimizer states, random generators and a manifest |"
     yield "\n## metrics.jsonl\n"
     yield "One JSON object for each optimizer step. `eval_loss` is added to the step after which an evaluation ran.\n"
-    yield "| key | unit | meaning |\n|---|---|---|"
-    for key in run.METRIC_KEYS:
-        unit, meaning = METRICS[key]
-        yield f"| `{key}` | {unit} | {meaning} |"
-    yield "\nWith `precision: fp16` each step has two more:\n"
-    yield "| key | unit | meaning |\n|---|---|---|"
-    for key in run.SCALED_KEYS:
-        unit, meaning = METRICS[key]
-        yield f"| `{key}` | {unit} | {meaning} |"
-    yield "\nOf [preferences](../howto/prefer.md) `loss` is the mean over pairs (`kto`: rows), and each step has more,"
+    yield from _metric_rows(METRICS)
+    yield "With `precision: fp16` each step has two more:\n"
+    yield from _metric_rows(SCALED_METRICS)
+    yield "Of [preferences](../howto/prefer.md) `loss` is the mean over pairs (`kto`: rows), and each step has more,"
     yield "an evaluation the same with `eval_` before them:\n"
+    yield from _metric_rows({key: PREFERENCE_METRICS[key] for key in run.PREFERENCE_KEYS})
+
+
+def _metric_rows(metrics: dict[str, tuple[str, str]]) -> Iterator[str]:
     yield "| key | unit | meaning |\n|---|---|---|"
-    for key in run.PREFERENCE_KEYS:
-        unit, meaning = METRICS[key]
+    for key, (unit, meaning) in metrics.items():
         yield f"| `{key}` | {unit} | {meaning} |"
     yield ""
 

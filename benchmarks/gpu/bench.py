@@ -26,7 +26,13 @@ SHORTER = 32
 #: On CPUs sections may take so many times longer.
 SLOWER = 4
 #: `watched.py` beside this file, started by `api.train` in place of Shardwise's own worker.
-WATCHED = "from shardwise import api; import sys; api.train(sys.argv[1], programs=api.Programs(worker='watched'))"
+WATCHED = """
+import sys
+from shardwise import api
+from shardwise.launch.processes import command
+command.WORKER = "watched"
+api.train(sys.argv[1])
+"""
 MAKING = Lock()
 
 Figures = dict[str, Any]

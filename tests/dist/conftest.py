@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from shardwise import api
+from shardwise.launch.processes import command
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
@@ -172,13 +172,13 @@ def trained(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., RunDi
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., api.Programs]:
-    """Makes a worker that begins with a text; `warm`: off a warm process."""
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets workers begin with a text; `warm`: off a warm process."""
 
-    def made(text: str, *, warm: bool = True) -> api.Programs:
+    def made(text: str, *, warm: bool = True) -> None:
         (tmp_path / "made_worker.py").write_text(text + THEN_WORKS)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
         monkeypatch.setenv(KIND, "torch" if warm else "")
-        return api.Programs(worker="made_worker")
+        monkeypatch.setattr(command, "WORKER", "made_worker")
 
     return made

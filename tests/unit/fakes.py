@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from shardwise.launch.processes import command, helpers
 from shardwise.launch.processes.process_tree import PROC
 from shardwise.spec.run import LAUNCH, RunDirectory
 
@@ -41,12 +44,15 @@ def wait_for(path):
 Maker = Callable[..., str]
 
 
-def module_maker(folder: Path) -> Maker:
-    """Makes a module of a program's body in a folder and says its name."""
+def module_maker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
+    """Makes a module of a program's body in a folder, which then runs in the place of Shardwise's
+    own, of preparation where it is named so; says its name."""
     folder.mkdir(exist_ok=True)
 
     def make(body: str, name: str = "fake_worker") -> str:
         (folder / f"{name}.py").write_text(PREAMBLE + body, encoding="utf-8")
+        place, constant = (helpers, "PREPARATION") if name.endswith("prepare") else (command, "WORKER")
+        monkeypatch.setattr(place, constant, name)
         return name
 
     return make

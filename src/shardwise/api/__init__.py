@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shardwise.api.plans.probing import Rates, probe
     from shardwise.api.plans.rehearsing import rehearse, rehearsed_plan
     from shardwise.api.runs.nodes import train_on_nodes
-    from shardwise.api.runs.opening import Planned, Programs, Update
+    from shardwise.api.runs.opening import Planned, Update
     from shardwise.api.runs.training import TrainResult, train
     from shardwise.catalog.engines import model_lines
     from shardwise.catalog.gpus import known_gpus
@@ -53,7 +53,7 @@ NAMES = {
     "api.plans.probing": "Rates probe",
     "api.plans.rehearsing": "rehearse rehearsed_plan",
     "api.runs.nodes": "train_on_nodes",
-    "api.runs.opening": "Planned Programs Update",
+    "api.runs.opening": "Planned Update",
     "api.runs.training": "TrainResult train",
     "catalog.engines": "model_lines",
     "catalog.gpus": "known_gpus",

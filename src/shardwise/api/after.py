@@ -38,13 +38,10 @@ def merge(
     base_model: str | None = None,
 ) -> dict[str, Any]:
     """Merges a run's adapter into its base model, and compares the logits of both. What a person
-    put into an earlier merge in that folder is kept.
-
-    Args:
-        dtype: of the weights; None for the base model's own.
-        dequantised: of QLoRA, merge into the base as training computed with it, and not as it lies
-            in its folder.
-        base_model: folder or hub id of the base model, where it is not found as the job named it.
+    put into an earlier merge in that folder is kept. `dtype`: of the weights; None for the base
+    model's own; `dequantised`: of QLoRA, merge into the base as training computed with it, and not
+    as it lies in its folder; `base_model`: its folder or hub id, where it is not found as the job
+    named it.
 
     Returns what was done, with the largest `difference` of a logit from what was trained, and that
     before weights were rounded, on one base (`exact_difference`; where float32 rounds much, in
@@ -151,18 +148,10 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def export(job: str | Path, *, to: str, overrides: Sequence[str | Override] = ()) -> Exported:
-    """What a target needs to run a plan.
-
-    Args:
-        job: a plan.json, or a job file, which is planned first, for the target where its memory is
-            known.
-        to: a name of `TARGETS`.
-        overrides: `key.path=value` as after `--set`; of a job file.
-
-    Raises:
-        InputError: there is no such target, or the job cannot be planned.
-        UnsupportedError: the target would train something else; every reason is named.
-    """
+    """What a target, named as in `TARGETS`, needs to run a plan. `job`: a plan.json, or a job file,
+    which is planned first with its `overrides`, for the target where its memory is known. Raises
+    InputError: there is no such target, or the job cannot be planned; UnsupportedError: the target
+    would train something else; every reason is named."""
     if to not in TARGETS:
         raise InputError(f"--to {to}: there is no such target; write one of {', '.join(TARGETS)}")
     if not is_plan(job):

@@ -66,16 +66,10 @@ def find_model(
     """The shape of the model a job names.
 
     Looked for in this order: a folder with a config.json, a config.json itself, a catalogue name or
-    the hub id of a catalogue entry, the local Hugging Face cache, and (unless `offline`) the hub.
-
-    Args:
-        revision: which of those in the cache is meant; None for the newest.
-        rope: how a job stretches its rotary positions.
-
-    Raises:
-        ModelError: it is none of these, or its configuration is not one that can be planned.
-        UnsupportedError: it has no positions that `rope` stretches.
-    """
+    the hub id of a catalogue entry, the local Hugging Face cache (of a `revision`, or the newest),
+    and (unless `offline`) the hub. `rope`: how a job stretches its rotary positions. Raises
+    ModelError: it is none of these, or its configuration is not one that can be planned;
+    UnsupportedError: it has no positions to stretch."""
     known = _known_here(name)
     if known is not None:
         scaled = replace(known, config=scaled_config(known.config, rope))

@@ -18,6 +18,7 @@ from shardwise.units import GIB, format_bytes, format_count, format_gib, format_
 
 if TYPE_CHECKING:
     from shardwise.spec.plan.generation import Generation
+    from shardwise.spec.rehearsal import RankRehearsal
 
 LISTS = ("models", "gpus")
 TASKS = ("train", "generate")
@@ -90,8 +91,6 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
             raise typer.Exit(1)
         return
     if rehearse:
-        from shardwise.cli.plan import show_rehearsing
-
         made = api.rehearsed_plan(job, overrides=overrides, on_update=show_rehearsing)
     else:
         made = api.plan(
@@ -185,10 +184,6 @@ def _generation_verdict(found: Generation) -> str:
     price = "" if found.usd_per_hour is None else f", {format_dollars(found.usd_per_hour)} an hour"
     fits = "fits on" if asked.fits else "does not fit on"
     return f"{begins} {fits} {found.hardware}{price}: {what} of {format_gib(found.capacity_bytes)}"
-
-
-if TYPE_CHECKING:
-    from shardwise.spec.rehearsal import RankRehearsal
 
 
 def rehearse(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:

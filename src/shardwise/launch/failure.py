@@ -58,12 +58,8 @@ class RankExit:
 
 
 def first_cause(run: RunDirectory, *, processes: int, exits: Sequence[RankExit] = ()) -> ShardwiseError:
-    """The error to raise after the workers ended with a failure.
-
-    Args:
-        exits: how ranks failed, as far as it is known; not of those that were killed after the
-            failure.
-    """
+    """The error to raise after the workers ended with a failure. `exits`: how ranks failed, as far
+    as it is known; not of those that were killed after the failure."""
     failures = written_failures(run, processes=processes)
     without_memory = [failure for failure in failures if failure.get("error") == OUT_OF_MEMORY]
     if without_memory:
@@ -209,19 +205,11 @@ def conclude(
 
     A run that wrote that it finished, and whose result is whole, has finished, whatever became of
     its processes after: nothing of it is lost, and the same command would find it so. What became
-    of them is told as a notice.
+    of them is told as a notice. `failed`: a rank failed; `exits`: as of `first_cause`; `blame`:
+    what is known of another machine, which comes before what ranks say, who fail of it.
 
-    Args:
-        failed: a rank failed.
-        exits: how ranks ended, without those that were killed after a failure, which says nothing.
-        blame: what is known of another machine; it comes before what ranks say, who fail of it.
-        on_update: hears the notice.
-
-    Raises:
-        StoppedError: a signal stopped the run.
-        InputError: a worker refused the user's input.
-        WorkerFailedError: a worker failed.
-    """
+    Raises StoppedError: a signal stopped the run; InputError: a worker refused the user's input;
+    WorkerFailedError: a worker failed."""
     asked = requests.first
     said = read_json(run.outcome) or {}
     if asked is not None and requests.is_urgent:
@@ -245,10 +233,7 @@ def conclude(
 
 def _failed(run: RunDirectory, cause: ShardwiseError, *, stalled: str | None, asked: Signals | None) -> ShardwiseError:
     """The error of a failure, with what the same command does next, except for a user's mistake.
-
-    Args:
-        stalled: what ranks wrote who no longer got on; None where they ended of something else.
-    """
+    `stalled`: what ranks wrote who no longer got on; None where they ended of something else."""
     if stalled is not None and asked is not None:
         sentence = f"ended by {asked.name} without a last checkpoint, because {stalled}; {resume_hint(run)}"
         return StoppedError(sentence, exit_code=128 + asked)

@@ -11,14 +11,7 @@ from typing import IO
 
 from shardwise.launch.failure import RankExit
 from shardwise.launch.nodes.meeting import Nodes
-from shardwise.launch.processes.command import (
-    LOOPBACK,
-    WORKER,
-    open_log,
-    rank_environment,
-    worker_argv,
-    worker_environment,
-)
+from shardwise.launch.processes.command import LOOPBACK, open_log, rank_environment, worker_argv, worker_environment
 from shardwise.launch.processes.parent_death import leashed
 from shardwise.launch.processes.process_tree import end_all
 from shardwise.launch.processes.torchrun import Place, joined_environment
@@ -43,7 +36,6 @@ class Ranks:
         self,
         rank: int,
         *,
-        module: str,
         environment: Mapping[str, str],
         keeping: Collection[int],
         family: str = "",
@@ -55,7 +47,7 @@ class Ranks:
         log = open_log(self._run, rank)
         try:
             self._children[rank] = subprocess.Popen(
-                leashed(worker_argv(module, self._run), signal_number=on_our_end),
+                leashed(worker_argv(self._run), signal_number=on_our_end),
                 env={**environment, LAUNCH: self._launch, WAITS: family},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -132,24 +124,18 @@ def local_ranks(
     *,
     processes: int,
     kind: DeviceKind = "cpu",
-    module: str = WORKER,
     family: str = "",
     lock: int | None = None,
     nodes: Nodes | None = None,
     host: str = LOOPBACK,
     server: socket.socket | None = None,
 ) -> Generator[Ranks]:
-    """Starts the ranks of a run on this machine; none outlives the block.
+    """Starts the ranks of a run on this machine, `processes` on each; none outlives the block.
 
-    Args:
-        processes: ranks of each machine.
-        kind: `cpu` hides the machine's GPUs from them.
-        module: run as `python -m MODULE RUN_DIR` in each rank.
-        family: the model's, whose module they import while they wait.
-        lock: a descriptor that they shall hold open as long as they live.
-        nodes: the machines of the run; None for this one alone. Where there are others, ranks end
-            with this process.
-        host, server: the address of node 0, and on it what listens there: rank 0 goes on with it.
+    `kind`: `cpu` hides the machine's GPUs from them; `family`: the model's, whose module they
+    import while they wait; `lock`: a descriptor that they shall hold open as long as they live;
+    `nodes`: the machines of the run, whose ranks end with this process; None for this one alone;
+    `host`, `server`: the address of node 0, and on it what listens there: rank 0 goes on with it.
     """
     ranks = Ranks(run, launch=uuid.uuid4().hex)
     environment = worker_environment(os.environ, processes=processes, kind=kind, alone=nodes is None)
@@ -166,7 +152,6 @@ def local_ranks(
                 listening = server.fileno() if server is not None and rank == 0 else NOT_HERE
                 ranks.start(
                     rank,
-                    module=module,
                     environment={**environment, **place, **({} if port is None else {LISTENING: str(listening)})},
                     keeping=[one for one in (lock, listening) if one is not None and one != NOT_HERE],
                     family=family,
@@ -178,9 +163,7 @@ def local_ranks(
 
 
 @contextmanager
-def first_rank(
-    run: RunDirectory, place: Place, *, kind: DeviceKind, lock: int, module: str = WORKER, family: str = ""
-) -> Generator[Ranks]:
+def first_rank(run: RunDirectory, place: Place, *, kind: DeviceKind, lock: int, family: str = "") -> Generator[Ranks]:
     """Rank 0 alone, of a group that something else started.
 
     Its worker is a child, so that someone is left to say how it went: rank 0 shows the progress,
@@ -192,7 +175,6 @@ def first_rank(
         # What started the ranks ends them by SIGKILL at last; a worker must not outlive its rank.
         ranks.start(
             place.rank,
-            module=module,
             environment=joined_environment(kind),
             keeping=[lock],
             family=family,

@@ -27,15 +27,9 @@ _ENOUGH_MEMORY = 0.97
 
 def training_cluster(request: Request, *, place: Place | None) -> Cluster:
     """The hardware a training runs on: what the job names, if it is there; else this machine. Its
-    memory is what is free on the GPUs of this machine.
-
-    Args:
-        place: set where something else has started the ranks, whose number then is given.
-
-    Raises:
-        HardwareError: what the job names is not here, or has another number of GPUs than ranks were
-            started.
-    """
+    memory is what is free on the GPUs of this machine. `place`: set where something else has
+    started the ranks, whose number then is given. Raises HardwareError: what the job names is not
+    here, or has another number of GPUs than ranks were started."""
     with request.blaming("hardware"):
         if place is not None:
             return _started_cluster(request.job.hardware, place)

@@ -7,12 +7,12 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from shardwise.errors import DamagedResultError, JobError, RunDirectoryError
 from shardwise.spec.data_facts import DataFacts, Lengths
 from shardwise.spec.job.file import read_job
-from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job, TrainSpec
+from shardwise.spec.job.keys import Job, TrainSpec, differences
 from shardwise.spec.job.places import write_places
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.beside import saved_type
@@ -47,7 +47,7 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
     if not _has_trained(run):
         run.model.unlink(missing_ok=True)
         return  # a start that came to nothing, such as one with a mistake in its job, claims no folder
-    difference = first_difference(_as_it_was(before).to_json(), _holding_to(before, job).to_json())
+    difference = next(differences(before.to_json(), _holding_to(before, job).to_json()), None)
     if difference is not None:
         name, old, new = difference
         raise RunDirectoryError(
@@ -86,17 +86,6 @@ def _check_empty(run: RunDirectory) -> None:
         raise RunDirectoryError(f"output_dir {run.root} holds other files ({names}); name a new or empty folder")
 
 
-def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, Any] | None:
-    """The first key, in job file order, whose value differs and may not: (key, before, now)."""
-    if name in HOW_IT_RUNS | LENGTH or before == now:
-        return None
-    if not (isinstance(before, dict) and isinstance(now, dict)):
-        return (name, cast(Any, before), now)
-    old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
-    below = ((key, f"{name}.{key}" if name else key) for key in {**new, **old})
-    return next(filter(None, (first_difference(old.get(key), new.get(key), whole) for key, whole in below)), None)
-
-
 def _resolved(job: Job, plan: Plan) -> dict[str, Any]:
     """The job with nothing left open: every default, and what each `auto` became."""
     asked = job.to_json()
@@ -119,15 +108,8 @@ def held_to(run: RunDirectory, request: Request) -> Request:
 
 
 def _holding_to(before: Job, job: Job) -> Job:
-    of_run = _as_it_was(before).train
-    settled = {name: getattr(of_run, name) for name in SETTLED if getattr(job.train, name) == "auto"}
+    settled = {name: getattr(before.train, name) for name in SETTLED if getattr(job.train, name) == "auto"}
     return job.model_copy(update={"train": job.train.model_copy(update=settled)})
-
-
-def _as_it_was(before: Job) -> Job:
-    """The job of a run; one from before the key `quantize_experts` has its experts left wide."""
-    wide = {"quantize_experts": False} if before.train.quantize_experts == "auto" else {}
-    return before.model_copy(update={"train": before.train.model_copy(update=wide)})
 
 
 def found_before(run: RunDirectory, chosen: Plan) -> Plan:
@@ -193,13 +175,8 @@ class Before:
 @contextmanager
 def taken_back_on_error(run: RunDirectory, before: Before) -> Generator[None]:
     """Where a start is refused, removes what it wrote: unusable data leave no run directory behind.
-
-    The folder is made first all the same: that it cannot be shall not turn out when an hour of
-    preparation is done.
-
-    Args:
-        before: what was there before the folder was taken; the caller holds its lock now.
-    """
+    The folder, whose lock the caller holds, is made first all the same: that it cannot be shall not
+    turn out when an hour of preparation is done."""
     try:
         yield
     except BaseException:

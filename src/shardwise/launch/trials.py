@@ -165,19 +165,13 @@ def find_trials(
     model: ModelShape | None = None,
     own: Layout | str | None = None,
 ) -> tuple[tuple[Trial, ...], tuple[Unable, ...]]:
-    """The layouts to run, each on as many processes as the cluster has and it can use.
+    """The layouts to run, each on as many processes as the cluster has and it can use; processors
+    stand for up to `CPU_PROCESSES`. Raises InputError: a name is no layout, or `job` without one.
 
-    Args:
-        names: `fsdp`, `fsdp-4` for so many processes, `job`, or `all` for `EVERY_WAY`; None is
-            `DEFAULT`. Both include `ep` of a mixture of experts, and the job's own layout.
-        cluster: the hardware of the job. Processors stand for up to `CPU_PROCESSES` processes.
-        refused: why the rest of the job is not trained under a layout, or None.
-        model: of the job, or None where only layouts are asked about.
-        own: the layout that the job states, by its degrees or by a name, or None.
-
-    Raises:
-        InputError: a name is no layout, or is `job` where the job states none.
-    """
+    `names`: `fsdp`, `fsdp-4` for so many processes, `job`, or `all` for `EVERY_WAY`; None is
+    `DEFAULT`. Both include `ep` of a mixture of experts, and the job's own layout. `refused`: why
+    the rest of the job is not trained under a layout, or None; `model`: of the job, or None where
+    only layouts are asked about; `own`: the layout that it states, by degrees or by a name."""
     stated = (JOB,) if isinstance(own, Layout) else ()
     if model is not None and model.has_experts:
         stated = (DEALT, *stated)

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Mapping
 
 #: Set in the environment of ranks that wait for the start signal on standard input: the family of
 #: the model that they will train, or nothing where it is not known yet.
@@ -40,9 +39,9 @@ def wait_to_begin() -> None:
         received += more
 
 
-def left_over(environment: Mapping[str, str] = os.environ) -> str:
+def left_over() -> str:
     """What to do where nobody starts the ranks that this one waits for, as a clause."""
-    names = [name for name in PLACED if name in environment]
+    names = [name for name in PLACED if name in os.environ]
     return (
         f"start them together, by torchrun or srun; if {' and '.join(names[:2])} are left over from another start, put "
         f"`env {' '.join(f'-u {name}' for name in names)}` before the command"

@@ -17,14 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-#: Keys of a step that every run has; with float16 and its loss scale, those of `SCALED_KEYS` too.
-METRIC_KEYS = (
-    *("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "trained_tokens", "step_seconds"),
-    *("tokens_per_second", "mfu", "gpu_utilization", "gpu_utilization_by_rank", "peak_memory_bytes"),
-    *("peak_reserved_bytes", "phase_peak_bytes"),
-)
-SCALED_KEYS = ("loss_scale", "skipped_step")
-#: Of preferences, by TRL's names; those of evaluation begin with `eval_`. `kl` is of `kto` alone.
+#: Keys of a step of preferences, by TRL's names; those of evaluation begin with `eval_`. `kl`: of
+#: `kto` alone.
 PREFERENCE_KEYS = (
     *("rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"),
     *("logps/chosen", "logps/rejected", "kl"),

@@ -67,10 +67,12 @@ FREEZES = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 TRAIN = """
 import sys
-from shardwise.api.runs.training import Programs, train
+from shardwise.api.runs.training import train
 from shardwise.errors import ShardwiseError
+from shardwise.launch.processes import command
+command.WORKER = "stuck"
 try:
-    train(sys.argv[1], programs=Programs(worker="stuck"))
+    train(sys.argv[1])
 except ShardwiseError as error:
     sys.exit(f"{error}\\nexit {error.exit_code}")
 """

@@ -85,7 +85,8 @@ def test_a_rank_imports_what_its_lane_uses(make_job, worker, tmp_path, monkeypat
     settings = {"hardware": f"cpu:{processes}", "layout": "ddp" if processes > 1 else "auto"}
     train = {"max_steps": 1, "warmup_steps": 0}
     job = make_job(method=method, train=train, output_dir=str(tmp_path / "run"), **settings)
-    assert api.train(job, programs=worker(LISTING, warm=False)).outcome == "finished"
+    worker(LISTING, warm=False)
+    assert api.train(job).outcome == "finished"
     for rank in range(processes):
         imported = json.loads((tmp_path / str(rank)).read_text())
         assert [name for name in UNUSED if name in imported] == []

@@ -42,7 +42,8 @@ def test_no_shutdown_of_the_interpreter_turns_success_into_failure(make_job, wor
     monkeypatch.setenv("TEST_HANDED_OVER", str(tmp_path / "handed over"))
     train, updates = {"max_steps": 1, "warmup_steps": 0}, list[object]()
     job = make_job(train=train, hardware="cpu:1", output_dir=str(tmp_path / "run"))
-    result = api.train(job, programs=worker(ABORTED, warm=False), on_update=updates.append)
+    worker(ABORTED, warm=False)
+    result = api.train(job, on_update=updates.append)
     assert result.outcome == "finished"
     assert not any(isinstance(update, api.Notice) for update in updates)
     assert "done, outcome finished" in result.run.rank_log(0).read_text()

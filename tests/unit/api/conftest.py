@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.api import Programs
 from tests.unit import counting
 from tests.unit.counting import asked, chat_model, rows
 from tests.unit.fakes import Maker, module_maker
@@ -37,7 +36,6 @@ outcome("finished")
 """
 
 JobMaker = Callable[..., Path]
-FAKE = Programs(preparation="fake_prepare", worker="fake_worker")
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
     monkeypatch.setenv(KIND, "pure")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
-    maker = module_maker(tmp_path / "modules")
+    maker = module_maker(tmp_path / "modules", monkeypatch)
     maker(PREPARE, name="fake_prepare")
     maker(TRAIN, name="fake_worker")
     return maker

@@ -10,7 +10,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import read_json
-from tests.unit.api.conftest import FAKE, TRAIN
+from tests.unit.api.conftest import TRAIN
 
 #: A trainer whose ranks measure what the test says of a micro-batch; one of 8 has no memory.
 MEASURED = """
@@ -51,7 +51,7 @@ def test_sizes_divide_the_share_of_a_rank_which_has_all_of_its_global_batch() ->
 def test_the_largest_that_fits_is_planned_with_the_trials_and_the_forecast_in_a_sentence(make, job) -> None:
     measuring(make, {1: 10 << 20, 2: 20 << 20, 4: 40 << 20})
     updates: list[api.Update] = []
-    result = api.train(job(OPEN), find_micro_batch=True, on_update=updates.append, programs=FAKE)
+    result = api.train(job(OPEN), find_micro_batch=True, on_update=updates.append)
     plan = read_plan(result.run.plan)
     assert plan.best.execution.micro_batch_size == 4
     assert (plan.best.execution.gradient_accumulation_steps, plan.job["train"]["micro_batch_size"]) == (2, "auto")
@@ -67,16 +67,16 @@ def test_the_largest_that_fits_is_planned_with_the_trials_and_the_forecast_in_a_
 
 def test_a_run_that_goes_on_keeps_what_it_found(make, job) -> None:
     measuring(make, {1: 10 << 20, 2: 20 << 20, 4: 40 << 20})
-    api.train(job(OPEN), find_micro_batch=True, programs=FAKE)
-    run = api.train(job(OPEN), programs=FAKE).run
+    api.train(job(OPEN), find_micro_batch=True)
+    run = api.train(job(OPEN)).run
     make(f"assert 'trial_rows' not in json.loads((run.root / 'data.json').read_text())\n{TRAIN}")
     (run.logs / "outcome.json").unlink()
     for again in (False, True):
-        api.train(job(OPEN), find_micro_batch=again, programs=FAKE)
+        api.train(job(OPEN), find_micro_batch=again)
         plan = read_plan(run.plan)
         assert (plan.best.execution.micro_batch_size, len(plan.found_batch.tried)) == (4, 2)
         (run.logs / "outcome.json").unlink()
-    api.train(job(OPEN), overrides=["train.micro_batch_size=1"], programs=FAKE)
+    api.train(job(OPEN), overrides=["train.micro_batch_size=1"])
     plan = read_plan(run.plan)
     assert (plan.best.execution.micro_batch_size, plan.found_batch) == (1, None)
 
@@ -84,10 +84,10 @@ def test_a_run_that_goes_on_keeps_what_it_found(make, job) -> None:
 def test_none_that_fits_and_another_failure_end_the_run_with_a_sentence(make, job) -> None:
     measuring(make, {})
     with pytest.raises(DoesNotFitError, match=r"^tried micro-batches 8, 4, 2, 1: none fits; 1 took 1024 TiB of "):
-        api.train(job(OPEN), find_micro_batch=True, programs=FAKE)
+        api.train(job(OPEN), find_micro_batch=True)
     make("fail('of something else')")
     with pytest.raises(WorkerFailedError, match=r"ValueError: of something else(.|\n)*logs/batch_8/logs/rank_"):
-        api.train(job(OPEN), find_micro_batch=True, programs=FAKE)
+        api.train(job(OPEN), find_micro_batch=True)
 
 
 def test_a_stated_micro_batch_and_other_launchers_are_refused(make, job, monkeypatch) -> None:
@@ -96,8 +96,8 @@ def test_a_stated_micro_batch_and_other_launchers_are_refused(make, job, monkeyp
         r"--set train\.micro_batch_size=auto"
     )
     with pytest.raises(InputError, match=sentence):
-        api.train(job("train: {micro_batch_size: 2}"), find_micro_batch=True, programs=FAKE)
+        api.train(job("train: {micro_batch_size: 2}"), find_micro_batch=True)
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="--find-batch starts the processes of each trial itself; run it without"):
-        api.train(job(), find_micro_batch=True, programs=FAKE)
+        api.train(job(), find_micro_batch=True)

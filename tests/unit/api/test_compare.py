@@ -9,8 +9,6 @@ from shardwise.errors import InputError, RunDirectoryError
 from shardwise.report.versus import Turns
 from tests.marks import first
 
-FAKE = api.Programs(preparation="fake_prepare", worker="timed_worker")
-
 #: ddp takes half as long as one process.
 TIMED = """
 listen()
@@ -26,7 +24,7 @@ outcome("finished")
 
 def test_the_layouts_are_run_and_put_side_by_side(make, job, tmp_path) -> None:
     make(TIMED, name="timed_worker")
-    found = api.compare(job(), layouts=["single", "mp", "tp-3"], steps=3, programs=FAKE)
+    found = api.compare(job(), layouts=["single", "mp", "tp-3"], steps=3)
     runs = [(one.layout, one.processes, one.strategy, one.turns) for one in found.contenders]
     assert runs == [("mp-2", 2, "mp", Turns(stages=2, because="schedule")), ("single-1", 1, "single", None)]
     assert found.sentence == "mp-2 is the fastest: 0.50 s per step, 2.00 times as fast as single-1"
@@ -40,10 +38,10 @@ def test_the_layouts_are_run_and_put_side_by_side(make, job, tmp_path) -> None:
     assert json.loads((folder / "compare.json").read_text())["sentence"] == found.sentence
     assert "One step of mp-2, as forecast" in (folder / "compare.html").read_text()
     make("fail('must not run')", name="timed_worker")
-    assert api.compare(job(), layouts=["mp"], steps=3, programs=FAKE).contenders[0].step_seconds == 0.5
+    assert api.compare(job(), layouts=["mp"], steps=3).contenders[0].step_seconds == 0.5
     (folder / "mp").rename(folder / "ddp")
     with pytest.raises(RunDirectoryError, match="holds a run on cpu:2, and this is ddp-4"):
-        api.compare(job(), layouts=["fsdp", "ddp-4"], steps=3, programs=FAKE)
+        api.compare(job(), layouts=["fsdp", "ddp-4"], steps=3)
     assert not (folder / "fsdp").exists(), "it is refused before any other is run"
 
 
@@ -51,7 +49,7 @@ def test_the_layouts_are_run_and_put_side_by_side(make, job, tmp_path) -> None:
 def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_stand(end, make, job, tmp_path) -> None:
     failing = f'if run.root.name == "fsdp":\n    if rank == 1:\n        {end}\n    time.sleep(600)  # in a collective\n'
     make(failing + TIMED, name="timed_worker")
-    found = api.compare(job(), layouts=["fsdp", "ddp"], steps=3, programs=FAKE)
+    found = api.compare(job(), layouts=["fsdp", "ddp"], steps=3)
     assert [one.layout for one in found.contenders] == ["ddp-2"]
     (lost,) = found.failed
     assert (lost.layout, lost.run) == ("fsdp-2", str(tmp_path / "run" / "compare" / "fsdp"))
@@ -61,7 +59,7 @@ def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_sta
     written = json.loads((tmp_path / "run" / "compare" / "compare.json").read_text())
     assert [one["layout"] for one in written["failed"]] == ["fsdp-2"]
     assert cause in (tmp_path / "run" / "compare" / "compare.html").read_text()
-    alone = api.compare(job(), layouts=["fsdp"], steps=3, programs=FAKE)
+    alone = api.compare(job(), layouts=["fsdp"], steps=3)
     assert (alone.contenders, [one.layout for one in alone.failed]) == ((), ["fsdp-2"])
 
 
@@ -69,11 +67,11 @@ def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_sta
 def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make, job) -> None:
     refusing = 'if run.root.name == "fsdp":\n    fail("use ddp", input_error=True, error="UnsupportedError")\n'
     make(refusing + TIMED, name="timed_worker")
-    found = api.compare(job(), layouts=["fsdp", "ddp"], steps=3, programs=FAKE)
+    found = api.compare(job(), layouts=["fsdp", "ddp"], steps=3)
     assert [one.layout for one in found.contenders] == ["ddp-2"]
     assert found.unable == (("fsdp-2", "use ddp"),)
     with pytest.raises(InputError, match="fsdp-2: use ddp\nthere is nothing to compare"):
-        api.compare(job(), layouts=["fsdp"], steps=3, programs=FAKE)
+        api.compare(job(), layouts=["fsdp"], steps=3)
 
 
 def test_what_cannot_be_compared_is_bad_input_with_the_processors_that_would_do(job) -> None:

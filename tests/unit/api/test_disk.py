@@ -13,7 +13,6 @@ from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory
 from shardwise.units import format_bytes
 from tests.refusals import must_refuse
-from tests.unit.api.conftest import FAKE
 from tests.unit.disks import small_disk
 
 SAVING = "train: {max_steps: 60, save_steps: 10, optimizer: adamw, precision: fp32}"
@@ -30,7 +29,7 @@ def test_a_run_that_cannot_save_what_is_asked_stops_before_it_begins_and_leaves_
     with small_disk(tmp_path / "disk", kib=600) as disk:
         path = on(disk, job, SAVING)
         with pytest.raises(InputError) as caught:
-            api.train(path, programs=api.Programs(preparation="no_prepare", worker="fake_worker"))
+            api.train(path)
         assert caught.value.exit_code == 2
         forecast = api.plan(path).disk
         assert forecast.total_bytes == 3 * forecast.checkpoint_bytes > 600 * 1024
@@ -57,9 +56,9 @@ def test_the_program_says_so_and_exits_with_2(make, job, tmp_path, steps) -> Non
 def test_it_is_looked_at_again_when_the_number_of_steps_is_known(make, job, tmp_path) -> None:
     with small_disk(tmp_path / "disk", kib=600) as disk:
         path = on(disk, job, SAVING.replace("max_steps: 60", "global_batch_size: 1").replace("10", "1"))
-        must_refuse(InputError, r"3 checkpoints of .* has 5.. KiB free", api.train, path, programs=FAKE)
+        must_refuse(InputError, r"3 checkpoints of .* has 5.. KiB free", api.train, path)
         fewer = on(disk, job, SAVING.replace("max_steps: 60", "global_batch_size: 1"))
-        assert api.train(fewer, programs=FAKE).outcome == "finished"
+        assert api.train(fewer).outcome == "finished"
 
 
 def test_at_the_limit_it_is_said_and_far_from_it_nothing(make, job, tmp_path) -> None:
@@ -70,13 +69,13 @@ def test_at_the_limit_it_is_said_and_far_from_it_nothing(make, job, tmp_path) ->
             said.append(update.text)
 
     with small_disk(tmp_path / "disk", kib=2000) as disk:
-        api.train(on(disk, job, SAVING), on_update=note, programs=FAKE)
+        api.train(on(disk, job, SAVING), on_update=note)
         (sentence,) = said
         assert f"and its disk ({disk}) has 1.9" in sentence
         assert sentence.endswith("will be left for logs and all else; free some before it is full")
     said.clear()
     with small_disk(tmp_path / "disk", kib=200_000) as disk:
-        api.train(on(disk, job, SAVING), on_update=note, programs=FAKE)
+        api.train(on(disk, job, SAVING), on_update=note)
         assert said == []
 
 
@@ -91,19 +90,19 @@ def test_checkpoints_that_are_there_already_are_counted(make, job, tmp_path) -> 
             (folder / "rank-00000.safetensors").write_bytes(bytes(one))
         run.metrics.write_text(json.dumps({"step": 20, "loss": 1.0}) + "\n")
         (run.root / "resolved.yaml").write_text(json.dumps(api.plan(path).job))
-        assert api.train(path, programs=FAKE).outcome == "finished"
+        assert api.train(path).outcome == "finished"
         for folder in (run.checkpoint(step) for step in (10, 20)):
             (folder / "rank-00000.safetensors").write_bytes(b"")
         (disk / "other").write_bytes(bytes(500 * 1024))
         run.outcome.unlink()
-        must_refuse(InputError, "3 checkpoints", api.train, path, programs=FAKE)
+        must_refuse(InputError, "3 checkpoints", api.train, path)
 
 
 def test_a_disk_without_room_for_more_files_is_named(make, job, tmp_path) -> None:
     with small_disk(tmp_path / "disk", kib=200_000, options=",nr_inodes=60") as disk:
         path = on(disk, job)
         with pytest.raises(InputError, match=r"/run: its disk .* has room for 5. more files; remove some"):
-            api.train(path, programs=FAKE)
+            api.train(path)
 
 
 def test_a_plan_says_what_a_run_writes() -> None:

@@ -17,8 +17,6 @@ from shardwise.spec.job.file import parse_job
 from shardwise.spec.job.keys import TrainSpec
 from tests.refusals import must_refuse
 
-FAKE = api.Programs(preparation="fake_prepare", worker="wrong_worker")
-
 #: Each layout goes wrong in a way of its own, by the name of its folder.
 WRONG = """
 import struct
@@ -50,7 +48,7 @@ RECORDS: list[dict[str, Any]] = [{"learning_rate": RATE, "grad_norm": NORM}] * S
 def test_each_layout_is_trained_anew_and_the_first_difference_is_named(make, job, tmp_path, capfd) -> None:
     make(WRONG, name="wrong_worker")
     updates: list[object] = []
-    parity = api.verify(job(), layouts=["fsdp", "hsdp", "tp-3"], on_update=updates.append, programs=FAKE)
+    parity = api.verify(job(), layouts=["fsdp", "hsdp", "tp-3"], on_update=updates.append)
     first = {row.layout: row.first and row.first.figure for row in parity.layouts}
     assert first == {"fsdp-2": "grad_norm", "hsdp-4": "weights"}
     said = "differs at step 2: grad_norm is 1.5, on one process 1"
@@ -63,13 +61,13 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(make, job
     again = [(u.layout, u.again) for u in tried if u.again]
     assert again == [("single-1", "sgd"), ("fsdp-2", "sgd"), ("hsdp-4", "sgd")], "one process is trained again once"
     make(WRONG.replace("1.5 if", "1.0 if"), name="wrong_worker")
-    assert api.verify(job(), layouts=["fsdp"], programs=FAKE).agrees, "an earlier run must not speak for this one"
+    assert api.verify(job(), layouts=["fsdp"]).agrees, "an earlier run must not speak for this one"
 
 
 @pytest.mark.slow
 def test_one_process_that_fails_in_a_later_look_is_not_put_down_to_the_layout(make, job) -> None:
     make('if run.root.parent.name == "sgd":\n    fail("no sgd here")\n' + WRONG, name="wrong_worker")
-    parity = api.verify(job(), layouts=["hsdp"], programs=FAKE)
+    parity = api.verify(job(), layouts=["hsdp"])
     assert not parity.agrees
     assert "; with sgd did not train: one process itself failed: rank 0 failed while training" in parity.sentence
     assert "no sgd here" in parity.sentence
@@ -78,13 +76,13 @@ def test_one_process_that_fails_in_a_later_look_is_not_put_down_to_the_layout(ma
 @pytest.mark.slow
 def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make, job) -> None:
     make(WRONG, name="wrong_worker")
-    parity = api.verify(job(), layouts=["zero2", "zero1", "ddp"], programs=FAKE)
+    parity = api.verify(job(), layouts=["zero2", "zero1", "ddp"])
     rows = [(row.layout, None if row.first is None else row.first.figure) for row in parity.layouts]
     assert rows == [("zero2-2", "run"), ("zero1-2", "run"), ("ddp-2", None)]
     assert parity.layouts[1].first.detail.startswith("rank 1 was ended by signal 9 (SIGKILL)")
     assert parity.sentence.startswith("zero2-2 did not train: rank 1 failed while training (step 17): ValueError")
     make("fail('no weights')", name="wrong_worker")
-    must_refuse(WorkerFailedError, "no weights", api.verify, job(), layouts=["ddp"], programs=FAKE)
+    must_refuse(WorkerFailedError, "no weights", api.verify, job(), layouts=["ddp"])
 
 
 def test_what_cannot_be_answered_is_bad_input(job, monkeypatch) -> None:
@@ -151,7 +149,7 @@ def test_a_request_that_a_training_was_too_far_on_to_follow_begins_no_other(make
     monkeypatch.setenv("TEST_LAUNCHER", str(os.getpid()))
     make(ASKED_TOO_LATE, name="wrong_worker")
     with pytest.raises(StoppedError, match="stopped before ddp-2; nothing is proven") as caught:
-        api.verify(job(), layouts=["ddp", "fsdp"], programs=FAKE)
+        api.verify(job(), layouts=["ddp", "fsdp"])
     assert caught.value.exit_code == 128 + signal.SIGTERM
     assert [path.name for path in (tmp_path / "run" / "verify").iterdir()] == ["single-1"]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -16,4 +16,4 @@ def run(tmp_path: Path) -> RunDirectory:
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
-    return module_maker(tmp_path / "modules")
+    return module_maker(tmp_path / "modules", monkeypatch)

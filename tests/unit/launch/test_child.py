@@ -17,10 +17,11 @@ LAUNCHER = """
 import sys
 from pathlib import Path
 from shardwise.errors import ShardwiseError
-from shardwise.launch.processes.helpers import prepare_data
+from shardwise.launch.processes import helpers
 from shardwise.spec.run import RunDirectory
+helpers.PREPARATION = sys.argv[2]
 try:
-    prepare_data(RunDirectory(Path(sys.argv[1])), module=sys.argv[2])
+    helpers.prepare_data(RunDirectory(Path(sys.argv[1])))
 except ShardwiseError as error:
     print(error)
     sys.exit(error.exit_code)
@@ -56,9 +57,9 @@ def test_preparation_ends_with_a_launcher_that_is_killed(run, worker) -> None:
 
 @pytest.mark.parametrize(("status", "said"), [(0, ""), (3, "rows.jsonl:7: no columns\n")])
 def test_a_quiet_preparation_speaks_where_it_fails(run, worker, capfd, status, said) -> None:
-    module = worker(f"print('rows.jsonl:7: no columns', file=sys.stderr)\nsys.exit({status})", "some_prepare")
+    worker(f"print('rows.jsonl:7: no columns', file=sys.stderr)\nsys.exit({status})", "some_prepare")
     with pytest.raises(ReportedError) if status else nullcontext():
-        prepare_data(run, module=module, quiet=True)
+        prepare_data(run, quiet=True)
     assert capfd.readouterr().err == said
 
 

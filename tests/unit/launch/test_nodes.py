@@ -94,9 +94,9 @@ def test_what_a_node_does_not_see_is_said(both, tmp_path, monkeypatch) -> None:
     first, other = both
     waiting = threading.Thread(target=other.await_begin)
     waiting.start()
-    first.check_seen(tmp_path, what="the folder", remedy="share it")
-    with pytest.raises(RunDirectoryError, match=rf"node 1 \(.*\) does not see the folder \({tmp_path}/no\); share it"):
-        first.check_seen(tmp_path / "no", what="the folder", remedy="share it")
+    first.check_seen(tmp_path)
+    with pytest.raises(RunDirectoryError, match=rf"node 1 \(.*\) does not see the run directory \({tmp_path}/no\); "):
+        first.check_seen(tmp_path / "no")
     first.send({"begin": True})
     waiting.join(5)
     assert not waiting.is_alive()

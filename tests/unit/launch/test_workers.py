@@ -44,7 +44,7 @@ outcome("stopped", signal=stopped[0])
 
 def test_workers_that_finish_give_their_outcome_updates_logs_and_environment(run, worker, monkeypatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    module = worker("""
+    worker("""
 listen()
 print("to stdout", flush=True); print("to stderr", file=sys.stderr)
 names = ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR")
@@ -56,7 +56,7 @@ if rank == 0:
 outcome("finished")
 """)
     updates: list[FollowUpdate] = []
-    run_workers(run, processes=2, module=module, on_update=updates.append)
+    run_workers(run, processes=2, on_update=updates.append)
     step = StepMetrics(step=1, loss=2.5, peak_memory_bytes=20)
     assert updates == [Phase(name="training", total_steps=3, detail={}), step]
     for rank in (0, 1):
@@ -72,12 +72,13 @@ outcome("finished")
 def test_the_launcher_goes_on_when_the_ranks_have_ended_not_at_its_next_look(run, worker, monkeypatch) -> None:
     monkeypatch.setattr(workers, "POLL_SECONDS", 60.0)
     began = time.monotonic()
-    run_workers(run, processes=2, module=worker('listen()\noutcome("finished")'))
+    worker('listen()\noutcome("finished")')
+    run_workers(run, processes=2)
     assert time.monotonic() - began < 30
 
 
 def test_a_failing_rank_ends_all_within_seconds_with_one_first_cause(run, worker) -> None:
-    module = worker("""
+    worker("""
 listen()
 if rank == 1:
     wait_for(run.logs / "rank_0.pid")
@@ -85,7 +86,7 @@ if rank == 1:
     fail("the loss is nan")
 time.sleep(600)  # a rank that hangs in a collective and does not hear the signal
 """)
-    said, ended = said_by(WorkerFailedError, run_workers, run, processes=2, module=module), time.time()
+    said, ended = said_by(WorkerFailedError, run_workers, run, processes=2), time.time()
     first, log = said.splitlines()
     assert first == "rank 1 failed while training (step 17): ValueError: the loss is nan (loop.py:88)"
     assert log == f"its log: {run.rank_log(1)}"
@@ -94,7 +95,7 @@ time.sleep(600)  # a rank that hangs in a collective and does not hear the signa
 
 
 def test_a_rank_that_is_killed_is_the_cause_even_when_its_peers_complain_first(run, worker) -> None:
-    module = worker("""
+    worker("""
 listen()
 if rank == 1:
     print("last words", flush=True)
@@ -103,16 +104,17 @@ if rank == 1:
 wait_for(run.logs / "rank_1.pid")
 fail("connection closed by peer")
 """)
-    said = said_by(RanOutOfMemoryError, run_workers, run, processes=2, module=module)
+    said = said_by(RanOutOfMemoryError, run_workers, run, processes=2)
     assert said.startswith("rank 1 was ended by signal 9 (SIGKILL); the kernel does that when")
     assert said.endswith("  | last words"), "there is no checkpoint to go on from"
     assert processes_of(run) == []
 
 
 def test_what_ended_a_rank_is_told_with_the_checkpoint_that_the_same_command_goes_on_from(run, worker) -> None:
+    worker("os.kill(os.getpid(), signal.SIGKILL)")
     write_json(run.checkpoint(2) / "manifest.json", {})
     with pytest.raises(WorkerFailedError, match=r"rank 0 was ended by signal 9 \(SIGKILL\)") as caught:
-        run_workers(run, processes=1, module=worker("os.kill(os.getpid(), signal.SIGKILL)"))
+        run_workers(run, processes=1)
     assert str(caught.value).splitlines()[-1] == f"the same command goes on from {run.checkpoint(2)}"
 
 
@@ -131,19 +133,19 @@ os.abort()
 @pytest.mark.parametrize("is_whole", first(1, [True, False]))
 def test_a_run_that_has_finished_has_finished_whatever_ends_its_processes(run, worker, *, is_whole) -> None:
     size, digest = 2 if is_whole else 3, hashlib.sha256(b"{}").hexdigest()
-    module = worker(f"SIZE, SHA256 = {size}, {digest!r}\n{ABORTED}")
+    worker(f"SIZE, SHA256 = {size}, {digest!r}\n{ABORTED}")
     updates: list[FollowUpdate] = []
     if not is_whole:
-        must_refuse(WorkerFailedError, "was ended by signal 6", run_workers, run, processes=2, module=module)
+        must_refuse(WorkerFailedError, "was ended by signal 6", run_workers, run, processes=2)
         return
-    run_workers(run, processes=2, module=module, on_update=updates.append)
+    run_workers(run, processes=2, on_update=updates.append)
     (notice,) = [update for update in updates if isinstance(update, Notice)]
     assert notice.text.startswith("the run had finished, and its result is whole, before this happened: rank ")
     assert notice.text.endswith("was ended by signal 6 (SIGABRT)")
 
 
 def test_a_restarted_group_that_finishes_is_a_success(run, worker) -> None:
-    module = worker("""
+    worker("""
 if not (run.root / "failed").exists():
     if rank == 1:
         (run.root / "failed").touch()
@@ -152,29 +154,29 @@ if not (run.root / "failed").exists():
 outcome("finished")
 """)
     updates: list[FollowUpdate] = []
-    run_workers(run, processes=2, module=module, max_restarts=1, on_update=updates.append)
+    run_workers(run, processes=2, max_restarts=1, on_update=updates.append)
     (notice,) = [update.text for update in updates if isinstance(update, Notice)]
     assert notice.startswith("rank 1 failed while training (step 17): ValueError: the first time")
     assert notice.endswith("; all ranks are started again")
     (run.root / "failed").unlink()
-    must_refuse(WorkerFailedError, "the first time", run_workers, run, processes=2, module=module)
+    must_refuse(WorkerFailedError, "the first time", run_workers, run, processes=2)
 
 
 def test_what_the_user_has_to_change_is_not_started_again(run, worker) -> None:
-    module = worker('(run.root / str(os.getpid())).touch()\nfail("no such row", input_error=True)')
-    must_refuse(InputError, r"^no such row$", run_workers, run, processes=1, module=module, max_restarts=3)
+    worker('(run.root / str(os.getpid())).touch()\nfail("no such row", input_error=True)')
+    must_refuse(InputError, r"^no such row$", run_workers, run, processes=1, max_restarts=3)
     assert len([path for path in run.root.iterdir() if path.name.isdigit()]) == 1
 
 
 def test_ranks_wait_for_the_word_and_end_with_those_who_have_none_for_them(run, worker) -> None:
-    module = worker("(run.root / f'began-{rank}').touch()\noutcome('finished')")
-    with local_ranks(run, processes=2, module=module) as ranks:
+    worker("(run.root / f'began-{rank}').touch()\noutcome('finished')")
+    with local_ranks(run, processes=2) as ranks:
         time.sleep(0.5)
         assert ranks.look()
         assert not list(run.root.glob("began-*"))
-        run_workers(run, processes=2, module=module, waiting=ranks)
+        run_workers(run, processes=2, waiting=ranks)
     assert len(list(run.root.glob("began-*"))) == 2
-    with local_ranks(run, processes=2, module=module):
+    with local_ranks(run, processes=2):
         assert len(processes_of(run)) == 2
     assert processes_of(run) == []
 
@@ -184,12 +186,14 @@ import sys
 from pathlib import Path
 from shardwise.errors import ShardwiseError
 from shardwise.launch.lock import locked
+from shardwise.launch.processes import command
 from shardwise.launch.processes.workers import run_workers
 from shardwise.spec.run import RunDirectory
+command.WORKER = sys.argv[2]
 run = RunDirectory(Path(sys.argv[1]))
 try:
     with locked(run) as lock:
-        run_workers(run, processes=2, module=sys.argv[2], lock=lock)
+        run_workers(run, processes=2, lock=lock)
         print("finished")
 except ShardwiseError as error:
     print(error)

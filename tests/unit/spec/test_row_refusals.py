@@ -7,8 +7,8 @@ import pytest
 
 from shardwise.catalog.models import config_of, find_model
 from shardwise.errors import JobError, UnsupportedError
-from shardwise.launch.run_folder import first_difference
 from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import differences
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.trained import impossibilities, not_trained, refusal
 from tests.refusals import must_refuse
@@ -168,6 +168,6 @@ def test_models_that_it_does_not_fit_are_refused(model, said) -> None:
 
 def test_a_run_goes_on_with_the_same_value_alone() -> None:
     before, other = _job(YARN).to_json(), _job(YARN | {"factor": 2.0}).to_json()
-    assert first_difference(before, other) == ("rope_scaling.factor", 4.0, 2.0)
-    assert first_difference(before, _job(None).to_json()) == ("rope_scaling", before["rope_scaling"], None)
+    assert [*differences(before, other)] == [("rope_scaling.factor", 4.0, 2.0)]
+    assert [*differences(before, _job(None).to_json())] == [("rope_scaling", before["rope_scaling"], None)]
     assert "rope_scaling" not in _job(None).to_json()

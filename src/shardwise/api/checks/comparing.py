@@ -1,13 +1,13 @@
 """Runs one job under several layouts: for `verify`, and for `compare`, which shows measurements."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from shardwise.api.plans.planning import timeline
 from shardwise.api.plans.shapes import find_model, read_request
-from shardwise.api.runs.opening import Programs, Update
+from shardwise.api.runs.opening import Update
 from shardwise.api.runs.training import TrainResult, train
 from shardwise.errors import (
     DamagedResultError,
@@ -61,7 +61,6 @@ class Trials:
     trials: tuple[Trial, ...]
     unable: tuple[Unable, ...]
     on_update: Callable[[Update | Trying], None] | None
-    programs: Programs | None
 
     @property
     def asked(self) -> Job:
@@ -88,7 +87,7 @@ class Trials:
             self.job,
             overrides=(*self.overrides, *trial.overrides(self.cluster, output_dir=str(run.root), place=place), *also),
             on_update=self.on_update,
-            programs=replace(self.programs or Programs(), quiet=number > 1 or bool(again)),
+            quiet=number > 1 or bool(again),
         )
 
 
@@ -98,7 +97,6 @@ def read_trials(
     layouts: Sequence[str] | None,
     overrides: Sequence[str | Override],
     on_update: Callable[[Update | Trying], None] | None,
-    programs: Programs | None,
 ) -> Trials:
     """Reads the job and finds which of the layouts this machine can run; None is one of each kind.
     Raises InputError: the job is wrong, no layout trains it, its hardware is not here, or torchrun
@@ -132,7 +130,6 @@ def read_trials(
         trials=trials,
         unable=unable,
         on_update=on_update,
-        programs=programs,
     )
 
 
@@ -143,25 +140,18 @@ def compare(
     overrides: Sequence[str | Override] = (),
     steps: int | None = None,
     on_update: Callable[[Update | Trying], None] | None = None,
-    programs: Programs | None = None,
 ) -> Versus:
     """Runs a job under each layout and puts measurements and forecasts side by side.
 
     Each run lies in OUTPUT_DIR/compare/LAYOUT and can be resumed. The result is also written there,
-    to compare.json and compare.html. A run that fails is listed, and the others go on.
-
-    Args:
-        layouts: names such as `fsdp` or `fsdp-4`.
-        steps: optimizer steps of each run; None for the job's own.
-
-    Raises:
-        InputError: the job cannot be used, or none of the layouts can run here.
-        StoppedError: a signal stopped it.
-    """
+    to compare.json and compare.html. A run that fails is listed, and the others go on. `layouts`:
+    names such as `fsdp` or `fsdp-4`; `steps`: of each run; None for the job's own. Raises
+    InputError: the job cannot be used, or none of the layouts can run here; StoppedError: a signal
+    stopped it."""
     if not layouts or (steps is not None and steps < 1):
         raise InputError("nothing to compare: name layouts, such as single,ddp,fsdp, and at least 1 step")
     stated = [] if steps is None else [Override.of_flag("--steps", key="train.max_steps", value=steps)]
-    trials = read_trials(job, layouts=layouts, overrides=[*overrides, *stated], on_update=on_update, programs=programs)
+    trials = read_trials(job, layouts=layouts, overrides=[*overrides, *stated], on_update=on_update)
     if not trials.trials:
         raise nothing_to_compare(trials.unable)
     folder = Path(trials.asked.output_dir) / "compare"

@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.api.checks.comparing import Trying, read_trials
 from shardwise.api.checks.proof import NOTHING_PROVEN, Proof
 from shardwise.api.plans.shapes import find_model, read_request
-from shardwise.api.runs.opening import Programs, Update
+from shardwise.api.runs.opening import Update
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.launch.trials import REFERENCE, Unable, nothing_to_compare
 from shardwise.report.parity import Agreement, Parity
@@ -46,24 +46,15 @@ def verify(
     steps: int = STEPS,
     tolerance: float = TOLERANCE,
     on_update: Callable[[Update | Trying], None] | None = None,
-    programs: Programs | None = None,
 ) -> Parity:
     """Trains a job on one process and under each kind of layout this machine can run, and compares.
 
-    Each run is made anew, in float32, in OUTPUT_DIR/verify/LAYOUT-PROCESSES.
-
-    Args:
-        layouts: names such as `fsdp` or `fsdp-4`; `all` is every way, schedule and product, None
-            one of each kind.
-        steps: optimizer steps of each run, at most the job's `max_steps`; epochs are repeated as
-            often as needed.
-        tolerance: of losses, gradient norms and weights, relative to those of one process.
-
-    Raises:
-        InputError: the job cannot be used, or no layout but one process can run here.
-        WorkerFailedError: the one process failed.
-        StoppedError: a signal stopped it.
-    """
+    Each run is made anew, in float32, in OUTPUT_DIR/verify/LAYOUT-PROCESSES. `layouts`: names such
+    as `fsdp` or `fsdp-4`; `all` is every way, schedule and product, None one of each kind; `steps`:
+    of each run, at most the job's `max_steps`; epochs are repeated as often as needed; `tolerance`:
+    of losses, gradient norms and weights, relative to those of one process. Raises InputError: the
+    job cannot be used, or no layout but one process can run here; WorkerFailedError: the one
+    process failed; StoppedError: a signal stopped it."""
     if steps < 1 or not 0 <= tolerance < 1:
         raise InputError(f"steps is {steps} and tolerance {tolerance:g}; expected at least 1, and a share below 1")
     request = read_request(job, overrides=overrides)
@@ -74,7 +65,7 @@ def verify(
         stated, model=find_model(stated.model, offline=True, rope=stated.rope_scaling), steps=steps
     )
     overrides = (*overrides, *common)
-    asked = read_trials(job, layouts=layouts, overrides=overrides, on_update=on_update, programs=programs)
+    asked = read_trials(job, layouts=layouts, overrides=overrides, on_update=on_update)
     others = tuple(trial for trial in asked.trials if trial != REFERENCE)
     if not others:
         raise nothing_to_compare(asked.unable, beside=" one process with")

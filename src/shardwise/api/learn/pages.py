@@ -11,7 +11,6 @@ from shardwise.api.plans.planning import timeline
 from shardwise.catalog.config import parse_config, shape_from_data
 from shardwise.errors import InputError, JobError
 from shardwise.launch.lock import is_held
-from shardwise.launch.run_folder import first_difference
 from shardwise.report.collect import collect
 from shardwise.report.contents import Report
 from shardwise.report.pages.charts import curve_data, timeline_chart
@@ -21,6 +20,7 @@ from shardwise.report.pages.run_page import curves_of, report_context
 from shardwise.report.run_files import SIGNS
 from shardwise.report.versus import Versus, contender, ranked
 from shardwise.spec.job.file import read_job
+from shardwise.spec.job.keys import differences
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.timeline import Timeline
@@ -101,7 +101,7 @@ def _apart(runs: Sequence[tuple[str, Path]]) -> str:
     with suppress(JobError):  # of a run without its job nothing is known
         (first, job), *others = ((name, read_job(RunDirectory(path).resolved).to_json()) for name, path in runs)
         for name, other in others:
-            if (found := first_difference(job, other)) is not None:
+            if (found := next(differences(job, other), None)) is not None:
                 has = f"{first} has {found[0]} = {json.dumps(found[1])}, and {name} has {json.dumps(found[2])}"
                 return f"{has}: different jobs, so that step times and losses are not of the same work"
     return ""

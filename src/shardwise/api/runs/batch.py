@@ -36,7 +36,6 @@ def find_batch(
     chosen: Plan,
     *,
     run: RunDirectory,
-    module: str,
     lock: int | None,
     on_update: Callable[[Phase], None] | None,
 ) -> Plan:
@@ -58,7 +57,7 @@ def find_batch(
         tell([Phase(name=f"trying micro-batch {size}", total_steps=None, detail={})], on_update)
         candidate = _forecast(planning, first, size, known=known_data(run))
         plans[size] = _choosing(chosen, candidate)
-        took = try_batch(run, request, plans[size], kind=cluster.gpu.kind, module=module, lock=lock)
+        took = try_batch(run, request, plans[size], kind=cluster.gpu.kind, lock=lock)
         tried.append(_trial(candidate, took, kind=cluster.gpu.kind))
         return tried[-1].fits
 
@@ -133,9 +132,7 @@ _STEPS = 2
 _FORWARDS = 2
 
 
-def try_batch(
-    run: RunDirectory, request: Request, plan: Plan, *, kind: DeviceKind, module: str, lock: int | None
-) -> int | None:
+def try_batch(run: RunDirectory, request: Request, plan: Plan, *, kind: DeviceKind, lock: int | None) -> int | None:
     """Takes steps of what a plan chose, of rows as long as the longest; nothing is saved but what
     the ranks say, among the run's logs. Returns the bytes of the rank that took most, on a GPU
     reserved; None where one had too few. Raises as `run_workers` does."""
@@ -151,7 +148,7 @@ def try_batch(
     if run.model.is_file():
         shutil.copy(run.model, trial.model)
     try:
-        run_workers(trial, processes=execution.layout.world_size, kind=kind, module=module, lock=lock)
+        run_workers(trial, processes=execution.layout.world_size, kind=kind, lock=lock)
     except RanOutOfMemoryError:
         return None
     ranks = (read_json(trial.measured) or {})["ranks"]

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from shardwise.api.runs.opening import OnUpdate, Opening, Planned, Programs
+from shardwise.api.runs.opening import OnUpdate, Opening, Planned
 from shardwise.api.runs.training import TrainResult, asked, result
 from shardwise.errors import InputError
 from shardwise.launch.follow import Notice, tell
@@ -24,8 +24,6 @@ from shardwise.spec.plan.file import read_plan
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, write_json
 
-_SHARED = "output_dir must lie on a disk that all nodes share, at the same path"
-
 
 def train_on_nodes(
     job: Job | str | Path,
@@ -34,7 +32,6 @@ def train_on_nodes(
     overrides: Sequence[str | Override] = (),
     on_update: OnUpdate = None,
     replan: bool = True,
-    programs: Programs | None = None,
 ) -> TrainResult:
     """Trains a job on several machines; called on each, with the same job. Arguments and errors are
     those of `train`; on every node the error is node 0's, or names the node that is gone."""
@@ -45,14 +42,13 @@ def train_on_nodes(
     request, run = asked(job, overrides)
     # A goal that would choose fewer GPUs than there are has no say.
     request = replace(request, job=request.job.model_copy(update={"goal": "fastest"}))
-    programs = programs or Programs()
     if nodes.rank > 0:
-        return _train_as_other(request, run, nodes=nodes, on_update=on_update, programs=programs)
-    return _train_as_first(request, run, nodes=nodes, on_update=on_update, replan=replan, programs=programs)
+        return _train_as_other(request, run, nodes=nodes, on_update=on_update)
+    return _train_as_first(request, run, nodes=nodes, on_update=on_update, replan=replan)
 
 
 def _train_as_first(
-    request: Request, run: RunDirectory, *, nodes: Nodes, on_update: OnUpdate, replan: bool, programs: Programs
+    request: Request, run: RunDirectory, *, nodes: Nodes, on_update: OnUpdate, replan: bool
 ) -> TrainResult:
     before = Before.of(run)
     with ExitStack() as held:
@@ -74,12 +70,11 @@ def _train_as_first(
                 kind=kind,
                 host=peers.address,
                 server=server,
-                module=programs.worker,
                 family=opening.family,
                 lock=opening.lock,
             )
             ranks = held.enter_context(started)
-            opening.prepare(programs)
+            opening.prepare()
         begin = {"kind": kind, "processes": place.local_size, "run": str(run.root.resolve())}
         peers.send({"begin": True, **begin})
         requests = held.enter_context(StopRequests())
@@ -87,9 +82,7 @@ def _train_as_first(
     return result(run, outcome="finished")
 
 
-def _train_as_other(
-    request: Request, run: RunDirectory, *, nodes: Nodes, on_update: OnUpdate, programs: Programs
-) -> TrainResult:
+def _train_as_other(request: Request, run: RunDirectory, *, nodes: Nodes, on_update: OnUpdate) -> TrainResult:
     require_torch()
     place = share_of_nodes(request, nodes)
     cluster = training_cluster(request, place=place)
@@ -111,9 +104,7 @@ def _train_as_other(
             )
             peers.send(word_of(error))
             raise error
-        host, module = peers.address, programs.worker
-        started = local_ranks(run, nodes=nodes, processes=local, kind=kind, host=host, module=module)
-        ranks = held.enter_context(started)
+        ranks = held.enter_context(local_ranks(run, nodes=nodes, processes=local, kind=kind, host=peers.address))
         requests = held.enter_context(StopRequests())
         follow_ranks(run, ranks, processes=place.size, requests=requests, on_update=on_update, peers=peers)
     return result(run, outcome="finished")
@@ -137,6 +128,6 @@ def _check_shared(run: RunDirectory, peers: Peers) -> None:
     seen = run.logs / f"nodes-{uuid.uuid4().hex}.json"
     write_json(seen, {"seen": True})
     try:
-        peers.check_seen(seen, what="the run directory", remedy=_SHARED)
+        peers.check_seen(seen)
     finally:
         seen.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from shardwise.catalog.gpus import reserved_bytes
 from shardwise.errors import DoesNotFitError, Problem, RunDirectoryError, UnsupportedError
 from shardwise.launch.follow import Notice, Phase, StepMetrics, tell
 from shardwise.launch.lock import check_disk, locked
-from shardwise.launch.processes.command import PREPARATION, WORKER, require_torch
+from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.helpers import prepare_data
 from shardwise.launch.processes.torchrun import Place
 from shardwise.launch.processes.workers import forget_last_launch
@@ -33,16 +33,6 @@ class Planned:
 
 Update = Planned | Phase | StepMetrics | Notice
 OnUpdate = Callable[[Update], None] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Programs:
-    """The modules that `train` runs as processes of their own, each with the run directory as its
-    argument. `quiet`: what preparation says is shown where it fails only."""
-
-    preparation: str = PREPARATION
-    worker: str = WORKER
-    quiet: bool = False
 
 
 @dataclass(kw_only=True)
@@ -105,10 +95,11 @@ class Opening:
         tell([Planned(plan=self.plan, run=self.run)], self.on_update)
         write_start(self.run, self.planning.request, plan=self.plan)
 
-    def prepare(self, programs: Programs) -> None:
-        """Prepares the data; the plan that the workers obey then knows how many rows there are."""
+    def prepare(self, *, quiet: bool = False) -> None:
+        """Prepares the data; the plan that the workers obey then knows how many rows there are.
+        `quiet`: what preparation says is shown where it fails only."""
         tell([Phase(name="preparing data", total_steps=None, detail={})], self.on_update)
-        prepare_data(self.run, module=programs.preparation, quiet=programs.quiet)
+        prepare_data(self.run, quiet=quiet)
         if (known := known_data(self.run)) != self.known:
             # Only now is it known how many steps there are, and how long the sequences are.
             self.plan = self.planning.plan(known)

@@ -10,7 +10,7 @@ from shardwise.api.after import report
 from shardwise.api.plans.calibrated import note
 from shardwise.api.plans.shapes import read_request
 from shardwise.api.runs.batch import check_open, find_batch
-from shardwise.api.runs.opening import OnUpdate, Opening, Programs
+from shardwise.api.runs.opening import OnUpdate, Opening
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.launch.follow import Notice, tell
 from shardwise.launch.nodes.peers import stop_if_asked
@@ -56,36 +56,29 @@ def train(
     max_restarts: int = 0,
     replan: bool = True,
     find_micro_batch: bool = False,
-    programs: Programs | None = None,
+    quiet: bool = False,
 ) -> TrainResult:
     """Trains a job, or goes on where an earlier start of the same job in the same folder stopped.
 
     Started by torchrun, Slurm or Kubernetes, the calling process is one of the ranks: rank 0 comes
     back as if it had started all of them, the others become workers and do not return.
 
-    Args:
-        job: a job, a job file, or a plan.json, whose chosen candidate is obeyed.
-        on_update: called with what is going to run, then with each phase, step and notice.
-        max_restarts: how often the workers are started again after a failure, from the last
-            checkpoint.
-        replan: a run that comes back with another number of processes is planned again; otherwise
-            refused.
-        find_micro_batch: tries real steps first, upwards from the forecast micro-batch, and trains
-            with the largest that fits; a run that goes on keeps what it found.
+    `job`: a job, a job file, or a plan.json, whose chosen candidate is obeyed; `on_update`: hears
+    what is going to run, then each phase, step and notice; `max_restarts`: as of `run_workers`;
+    `replan`: a run that comes back with another number of processes is planned again, and not
+    refused; `find_micro_batch`: tries real steps first, upwards from the forecast micro-batch, and
+    trains with the largest that fits; a run that goes on keeps what it found; `quiet`: what data
+    preparation says is shown where it fails only.
 
-    Raises:
-        InputError: the job, the data, the model or the hardware cannot be used as asked.
-        DoesNotFitError: no layout fits; no worker was started.
-        StoppedError: a signal stopped the run after it saved.
-        WorkerFailedError: a worker failed; the message holds the first cause.
-        DamagedResultError: an earlier start had come to the end, and its result is damaged.
-    """
-    programs = programs or Programs()
+    Raises InputError: the job, the data, the model or the hardware cannot be used as asked;
+    DoesNotFitError: no layout fits, and no worker was started; StoppedError: a signal stopped the
+    run after it saved; WorkerFailedError: a worker failed, with the first cause;
+    DamagedResultError: an earlier start had come to the end, and its result is damaged."""
     place = place_in_group()
     if place is not None:
         if find_micro_batch:
             raise InputError("--find-batch starts the processes of each trial itself; run it without torchrun or srun")
-        return _join(job, overrides, place=place, on_update=on_update, replan=replan, programs=programs)
+        return _join(job, overrides, place=place, on_update=on_update, replan=replan)
     request, run = asked(job, overrides)
     if find_micro_batch:
         check_open(request)
@@ -95,26 +88,21 @@ def train(
         if not opening.goes_on(replan=replan):
             return result(run, outcome="already_finished")
         is_open = find_micro_batch and opening.plan.found_batch is None
-        kind, lock, module = opening.planning.cluster.gpu.kind, opening.lock, programs.worker
+        kind, lock = opening.planning.cluster.gpu.kind, opening.lock
         with taken_back_on_error(run, before):
             opening.write()
             # They import what they need while the data is prepared, and do nothing else before they
             # may begin.
-            early = local_ranks(
-                run, processes=opening.processes, kind=kind, module=module, family=opening.family, lock=lock
-            )
+            early = local_ranks(run, processes=opening.processes, kind=kind, family=opening.family, lock=lock)
             waiting = None if is_open else held.enter_context(early)
-            opening.prepare(programs)
+            opening.prepare(quiet=quiet)
         if is_open:
-            opening.plan = find_batch(
-                opening.planning, opening.plan, run=run, module=module, lock=lock, on_update=on_update
-            )
+            opening.plan = find_batch(opening.planning, opening.plan, run=run, lock=lock, on_update=on_update)
             opening.write()
         run_workers(
             run,
             processes=opening.processes,
             kind=kind,
-            module=module,
             max_restarts=max_restarts,
             lock=lock,
             waiting=waiting,
@@ -131,18 +119,12 @@ def asked(job: Job | str | Path, overrides: Sequence[str | Override]) -> tuple[R
 
 
 def _join(
-    job: Job | str | Path,
-    overrides: Sequence[str | Override],
-    *,
-    place: Place,
-    on_update: OnUpdate,
-    replan: bool,
-    programs: Programs,
+    job: Job | str | Path, overrides: Sequence[str | Override], *, place: Place, on_update: OnUpdate, replan: bool
 ) -> TrainResult:
     """Is a rank that something else started; only rank 0 returns, others become workers."""
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place, on_update=on_update)
-        become_worker(run, place, kind=kind, module=programs.worker)
+        become_worker(run, place, kind=kind)
     request, run = asked(job, overrides)
     # A goal that would choose fewer ranks than were started has no say.
     request = replace(request, job=request.job.model_copy(update={"goal": "fastest"}))
@@ -159,9 +141,9 @@ def _join(
                 await_others(run, place, requests=requests, say=opening.say)
                 stop_if_asked(requests, "stopped before all ranks came")
             opening.write()
-            worker = first_rank(run, place, kind=kind, lock=opening.lock, module=programs.worker, family=opening.family)
+            worker = first_rank(run, place, kind=kind, lock=opening.lock, family=opening.family)
             first = held.enter_context(worker)
-            opening.prepare(programs)
+            opening.prepare()
         write_begin(run, place, kind=kind)
         requests = held.enter_context(StopRequests(also_after_errors=True))
         follow_ranks(run, first, processes=place.size, requests=requests, on_update=on_update)

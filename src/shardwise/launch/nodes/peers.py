@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.errors import InputError, RunDirectoryError, ShardwiseError, StoppedError, WorkerFailedError
 from shardwise.launch.failure import RankExit
 from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.launch.processes.torchrun import SHARED_DISK
 from shardwise.units import format_seconds
 
 #: The kernel asks this often whether the other machine is there, and gives up after ten minutes.
@@ -91,14 +92,9 @@ _POLL_SECONDS = 0.05
 @dataclass(kw_only=True)
 class Peers:
     """The other nodes, as this one sees them: node 0 has a link to each, the others have one to
-    node 0; one machine alone has none.
-
-    Attributes:
-        node: which one this is.
-        address: of node 0, as this node reaches it.
-        exits: how ranks of other nodes ended.
-        told: what node 0 says became of the run: an exit code and a message.
-    """
+    node 0; one machine alone has none. `node`: which one this is; `address`: of node 0, as this
+    node reaches it; `exits`: how ranks of other nodes ended; `told`: what node 0 says became of the
+    run: an exit code and a message."""
 
     node: int = 0
     links: list[NodeConnection] = field(default_factory=list[NodeConnection])
@@ -175,9 +171,9 @@ class Peers:
                 return f"{how}: the network between is cut, or the machine hangs"
         return None
 
-    def check_seen(self, path: Path, *, what: str, remedy: str) -> None:
-        """Node 0: asks whether all others see a file that this one sees. Raises RunDirectoryError:
-        one does not; WorkerFailedError: one is gone, or does not answer."""
+    def check_seen(self, path: Path) -> None:
+        """Node 0: asks whether all others see a file of the run directory. Raises
+        RunDirectoryError: one does not; WorkerFailedError: one is gone, or does not answer."""
         self.send({"look": str(path.resolve())})
         seconds = 2 * SEEN_SECONDS
         deadline = time.monotonic() + seconds
@@ -189,7 +185,7 @@ class Peers:
         unseeing = [link for link in self.links if {"node": link.node, "sees": False} in self._answers]
         self._answers.clear()
         if unseeing:
-            raise RunDirectoryError(f"{unseeing[0]} does not see {what} ({path.resolve()}); {remedy}")
+            raise RunDirectoryError(f"{unseeing[0]} does not see the run directory ({path.resolve()}); {SHARED_DISK}")
 
     def await_begin(self) -> Message:
         """The other nodes: node 0's word to begin; answers its questions until then. Raises

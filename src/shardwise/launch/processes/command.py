@@ -14,8 +14,8 @@ from shardwise.launch.processes.parent_death import end_with_parent
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import RunDirectory
 
+#: What ranks run, as `python -m WORKER RUN_DIR`.
 WORKER = "shardwise.programs.worker"
-PREPARATION = "shardwise.programs.prepare"
 
 #: Of a group that something else started. One process alone needs no address.
 ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
@@ -52,12 +52,8 @@ def worker_environment(
 def rank_environment(
     rank: int, *, processes: int, port: int | None, host: str = LOOPBACK, nodes: int = 1
 ) -> dict[str, str]:
-    """A rank's place among the processes of a run, in torchrun's words.
-
-    Args:
-        processes: of each machine.
-        port: of `host`, where rank 0 listens; None where there is one process.
-    """
+    """A rank's place in a run, in torchrun's words. `processes`: of each machine; `port`: of
+    `host`, where rank 0 listens; None where there is one process."""
     local, size = rank % processes, nodes * processes
     place = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": processes}
     address = {} if port is None else dict(zip(ADDRESS, (host, str(port)), strict=True))
@@ -86,9 +82,9 @@ def loopback_only() -> dict[str, str]:
 STARTED = "===== started ====="
 
 
-def worker_argv(module: str, run: RunDirectory) -> list[str]:
+def worker_argv(run: RunDirectory, *, module: str | None = None) -> list[str]:
     """The command line of one worker."""
-    return [sys.executable, "-m", module, str(run.root)]
+    return [sys.executable, "-m", module or WORKER, str(run.root)]
 
 
 def open_log(run: RunDirectory, rank: int) -> int:
@@ -109,5 +105,5 @@ def become_rank(run: RunDirectory, module: str) -> NoReturn:
     log = open_log(run, rank)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    argv = worker_argv(module, run)
+    argv = worker_argv(run, module=module)
     os.execv(argv[0], argv)  # noqa: S606 - an argument list, and no shell

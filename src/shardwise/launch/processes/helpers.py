@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwise.errors import ModelError, Problem, ShardwiseError, StoppedError, WorkerFailedError, quoted
 from shardwise.launch.failure import how_it_ended
-from shardwise.launch.processes.command import PREPARATION, require_torch
+from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.parent_death import leashed
 from shardwise.launch.processes.process_tree import LAUNCH, end_all, send
 from shardwise.launch.processes.stop_requests import StopRequests
@@ -25,6 +25,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import RunDirectory
 
 POLL_SECONDS = 0.02
+PREPARATION = "shardwise.programs.prepare"
 
 
 class ReportedError(ShardwiseError):
@@ -37,14 +38,14 @@ class ReportedError(ShardwiseError):
         self.exit_code = exit_code
 
 
-def prepare_data(run: RunDirectory, *, module: str = PREPARATION, quiet: bool = False, brief: bool = False) -> None:
+def prepare_data(run: RunDirectory, *, quiet: bool = False, brief: bool = False) -> None:
     """Runs data preparation to its end; its stderr is this process's, or if `quiet` shown where it
     fails only; if `brief`, it says nothing but how far it is, and what is wrong. Raises
     ReportedError: it failed, and printed why; WorkerFailedError: it was killed; StoppedError."""
     launch = uuid.uuid4().hex
     with StopRequests() as requests, tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         child = subprocess.Popen(
-            leashed([sys.executable, "-m", module, str(run.root), *(["--brief"] if brief else [])]),
+            leashed([sys.executable, "-m", PREPARATION, str(run.root), *(["--brief"] if brief else [])]),
             env={**os.environ, LAUNCH: launch},
             stdin=subprocess.DEVNULL,
             stderr=said if quiet else None,

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from shardwise.errors import InputError, RunDirectoryError, ShardwiseError
-from shardwise.launch.processes.command import QUIET, WORKER, allocator_settings, visible_devices
+from shardwise.launch.processes import command
+from shardwise.launch.processes.command import QUIET, allocator_settings, visible_devices
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.spec.begin import MEETING_SECONDS, SAID_AFTER_SECONDS, left_over
 from shardwise.spec.cluster import DeviceKind
@@ -31,7 +32,7 @@ STOPPED_WITHIN_SECONDS = 20.0
 #: How long rank 0 leaves it to be read that there is nothing to begin.
 READ_WITHIN_SECONDS = 5.0
 
-_SHARED = "output_dir must lie on a disk that all nodes share, at the same path"
+SHARED_DISK = "output_dir must lie on a disk that all nodes share, at the same path"
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 #: What tells one start from another.
@@ -67,7 +68,7 @@ class Place:
     @property
     def remedy(self) -> str:
         """What to do where the others leave no sign."""
-        return left_over() if self.is_alone else f"{_SHARED}; {left_over()}"
+        return left_over() if self.is_alone else f"{SHARED_DISK}; {left_over()}"
 
 
 def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
@@ -137,17 +138,10 @@ def write_preparing(run: RunDirectory, place: Place) -> None:
 
 
 def wait_for_rank_0(run: RunDirectory, place: Place, *, say: Callable[[str], None]) -> DeviceKind:
-    """The other ranks: wait for the start file, and leave a sign where rank 0 is there. `say`: is
-    told, once, who is waited for.
-
-    Returns:
-        Which devices the ranks use.
-
-    Raises:
-        SystemExit: there is nothing to begin; with rank 0's exit code, and quietly, for rank 0 has
-            said why.
-        RunDirectoryError: rank 0 leaves no sign.
-    """
+    """The other ranks: wait for the start file, and leave a sign where rank 0 is there; which
+    devices they use. `say`: is told, once, who is waited for. Raises SystemExit: there is nothing
+    to begin, with rank 0's exit code and quietly, for rank 0 has said why; RunDirectoryError: rank
+    0 leaves no sign."""
     began, said, answered = time.monotonic(), False, False
     waits = f"{place.waits_for('rank 0')}, and sees no sign of it in {run.logs}"
     while "begin" not in (start := read_json(_start_file(run, place)) or {}):
@@ -191,10 +185,10 @@ def wait_to_be_stopped() -> None:
     time.sleep(STOPPED_WITHIN_SECONDS)
 
 
-def become_worker(run: RunDirectory, place: Place, *, kind: DeviceKind, module: str = WORKER) -> NoReturn:
+def become_worker(run: RunDirectory, place: Place, *, kind: DeviceKind) -> NoReturn:
     """Replaces this process by the worker, whose output goes where other runs have it. The first
     rank of another node keeps this terminal, to say there why it fails."""
-    argv = [sys.executable, "-m", "shardwise.programs.rank", str(run.root), module]
+    argv = [sys.executable, "-m", "shardwise.programs.rank", str(run.root), command.WORKER]
     sys.stdout.flush()
     sys.stderr.flush()
     environment = joined_environment(kind)

@@ -14,7 +14,7 @@ from shardwise.errors import WorkerFailedError
 from shardwise.launch.failure import conclude
 from shardwise.launch.follow import Follower, FollowUpdate, Notice, Phase, tell
 from shardwise.launch.nodes.peers import Peers
-from shardwise.launch.processes.command import WORKER, require_torch
+from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.ranks import Ranks, local_ranks
 from shardwise.spec.cluster import DeviceKind
@@ -38,27 +38,15 @@ def run_workers(
     *,
     processes: int,
     kind: DeviceKind = "cpu",
-    module: str = WORKER,
     max_restarts: int = 0,
     lock: int | None = None,
     waiting: Ranks | None = None,
     on_update: Callable[[FollowUpdate], None] | None = None,
 ) -> None:
-    """Runs `processes` workers to their end.
-
-    Args:
-        kind: `cpu` hides the machine's GPUs from the workers.
-        module: run as `python -m MODULE RUN_DIR` in each rank.
-        max_restarts: how often all of them are started again after one failed, from the last
-            checkpoint.
-        lock: a descriptor that ranks shall hold open as long as they live.
-        waiting: ranks that were started already; others are started where these are not as many as
-            needed.
-        on_update: called with each new phase and step.
-
-    Raises:
-        ShardwiseError: as `conclude` does.
-    """
+    """Runs `processes` workers to their end; raises as `conclude` does. `kind`, `lock`: as of
+    `local_ranks`; `max_restarts`: how often all of them are started again after one failed, from
+    the last checkpoint; `waiting`: ranks that were started already, in whose place others are
+    where these are not as many as needed; `on_update`: hears each new phase and step."""
     require_torch()
     with StopRequests() as requests:
         for restarts_left in reversed(range(max_restarts + 1)):
@@ -67,7 +55,7 @@ def run_workers(
                 waiting.end()
                 waiting = None
             ready, waiting = waiting, None
-            fresh = local_ranks(run, processes=processes, kind=kind, module=module, lock=lock)
+            fresh = local_ranks(run, processes=processes, kind=kind, lock=lock)
             with fresh if ready is None else nullcontext(ready) as ranks:
                 try:
                     follow_ranks(run, ranks, processes=processes, requests=requests, on_update=on_update)
@@ -90,15 +78,9 @@ def follow_ranks(
     peers: Peers | None = None,
 ) -> None:
     """Lets ranks begin, and hands on what the run writes until all end or a second request to stop.
-
-    Args:
-        ranks: those of this machine that this process has started.
-        processes: ranks of the whole run.
-        peers: the other machines; None where there are none, or something else looks after them.
-
-    Raises:
-        ShardwiseError: as `conclude` does; on another node than the first, as node 0 does.
-    """
+    `ranks`: those that this process has started, of `processes` in the whole run; `peers`: the
+    other machines, where there are some and nothing else looks after them. Raises as `conclude`
+    does; on another node than the first, as node 0 does."""
     peers = peers or Peers()
     follower, told, deadline = Follower(run), False, math.inf
     try:

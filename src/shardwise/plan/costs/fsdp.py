@@ -27,15 +27,11 @@ def unsharded_weights(
 ) -> float:
     """Unsharded weights: the root, the unit at work and those ahead, or (ZeRO-2) every block.
 
-    Args:
-        units: 0 for the root alone, 1 with the unit at work, 2 with those that are gathered ahead
-            of it.
-        forward: the buffer that the unit at work arrived in stays beside the weights copied out of
-            it.
-        keeps: gathered blocks stay, where the layout keeps them, and the embedding.
-        before: the embedding is there in any case.
-        behind: as many copies of the head, which stays for other micro-batches in flight too.
-    """
+    `units`: 0 for the root alone, 1 with the unit at work, 2 with those gathered ahead of it;
+    `forward`: the buffer that the unit at work arrived in stays beside the weights copied out of
+    it; `keeps`: gathered blocks stay, where the layout keeps them, and the embedding; `before`: the
+    embedding is there in any case; `behind`: as many copies of the head, which stays for other
+    micro-batches in flight too."""
     work, inventory = scene.work, scene.part.inventory
     if not work.sharded:
         return 0

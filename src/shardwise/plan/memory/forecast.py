@@ -121,11 +121,8 @@ def moments(
     work: Work, holding: Holding, *, beside: Work | None = None, gradients: bool | None = None
 ) -> Iterator[tuple[str, Alive]]:
     """Every named instant of a step on the ranks of a holding, for each way their pipeline is full.
-
-    Args:
-        beside: the work of other micro-batches in flight, where their rows have another length.
-        gradients: only where those of an earlier micro-batch exist, or only where none do.
-    """
+    `beside`: the work of other micro-batches in flight, where their rows have another length;
+    `gradients`: only where those of an earlier micro-batch exist, or only where none do."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     for flight in flights(layout, pp=holding.part.pp, num_micro_batches=micros):
         if gradients in (None, flight.gradients):

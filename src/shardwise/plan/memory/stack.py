@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shardwise.plan.costs.loss import in_loss
 from shardwise.plan.memory.forecast import holdings_of, moments
-from shardwise.plan.work import FLOAT32_BYTES, Alive, DtypeBytes, Flight, Holding, Scene, Work, made_again
+from shardwise.plan.work import FLOAT32_BYTES, Alive, Flight, Holding, Scene, Work, made_again
 
 #: Elements of a shard that stage 3 steps at a time, by default (sub_group_size).
 _SUB_GROUP = 1_000_000_000
@@ -96,9 +96,8 @@ WHOLE_LOGIT_BYTES = 12
 SLICED_LOGIT_BYTES = 16
 #: Published peaks are those of training steps: nothing was evaluated or saved between them.
 _NOT_MEASURED = ("evaluation", "saving")
-_UNCHANGED = ("loading", "sum of gradients over replicas")
-#: Of what FSDP1 holds to the end of backward, the first block's gradient is counted as ours.
-_BLOCKS_WITHOUT_KEPT_GRADIENT = 1
+#: Instants at which nothing of blocks is alive that another stack has otherwise.
+WITHOUT_BLOCKS = ("loading", "optimizer step", "sum of gradients over replicas")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +110,6 @@ class Difference:
         logit_bytes: bytes per logit alive together in a loss of whole logits; a cross entropy that
             writes the gradient over its input leaves two float32 copies. Gradients of the head come
             after it, and not with it as ours.
-        stream_copies: copies more of every block's input, in the compute type. PEFT's preparation
-            for 4-bit training turns norms into float32, and with them the residual stream, which is
-            one.
-        keeps_gradients: FSDP1 waits for the gradients of a frozen block's inputs by a hook on all
-            of them, which keeps inputs and gradients to the end of backward. Found as the slope
-            over tokens of fms-acceleration's LoRA rows.
-        widens: what is not quantised is frozen in float32, as PEFT's preparation for 4-bit training
-            leaves it, and trainers that load all weights in float32.
         every_second_product: selective recompute as torchtitan does it keeps every second matrix
             product of a block, whatever its size.
         master_bytes: of each weight that a rank trains, in float32 beside the weights.
@@ -128,27 +119,40 @@ class Difference:
 
     optimizer_copies: int = 0
     logit_bytes: int = WHOLE_LOGIT_BYTES
-    stream_copies: int = 0
-    keeps_gradients: bool = False
-    widens: bool = False
     every_second_product: bool = False
     master_bytes: int = 0
     tile: tuple[int, int] = (0, 0)
     zero: Zero | None = None
 
-
-def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
-    """What float32 takes more of the weights of a rank that are frozen and not quantised."""
-    units = holding.part.inventory.units
-    frozen = [(count, t) for count, unit in units for t in unit.tensors if not (t.trained or t.quantised)]
-    kept = sum(count * tensor.kept(degree=len(holding.shards), index=0) for count, tensor in frozen)
-    return kept * (FLOAT32_BYTES - types.frozen)
+    def changed(self, name: str, alive: Alive, work: Work, holding: Holding) -> Alive:
+        """What is alive at an instant, with the stack's differences."""
+        changed = dict(alive) if self.zero is None else self.zero.changed(name, alive, holding)
+        if self.master_bytes:
+            # AdamW's two moments have 8 bytes of each weight that the rank steps.
+            add(changed, "optimizer", holding.optimizer * self.master_bytes / 8)
+        if name == "optimizer step":
+            # A copy is as large as one of AdamW's two moments.
+            add(changed, "temporary", self.optimizer_copies * holding.optimizer / 2)
+        if name in _LOSS_INSTANTS and (work.execution.loss == "full" or any(self.tile)):
+            _put_loss(changed, name, work, holding, self)
+        if name in WITHOUT_BLOCKS:
+            return changed
+        if self.every_second_product:
+            # Theirs keeps the first, third, ... product, ours those that `made_again` leaves.
+            every = enumerate(work.block.matrices)
+            more = sum(m.run * m.rows * ((index % 2 == 0) - (not made_again(m))) for index, m in every)
+            add(changed, "activations", more * work.types.compute * work.tokens * len(holding.part.span))
+        if work.execution.compile and work.execution.gradient_checkpointing == "none":
+            # Theirs saves what products read too; ours has that of the block at work.
+            blocks = len(holding.part.span) - name.startswith("backward of layer")
+            add(changed, "activations", blocks * work.tokens * (work.of_block.saved_whole - work.of_block.saved))
+        return changed
 
 
 def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
     """The largest instant as the row's stack has it: its name, and what is given out then."""
     named = [
-        (name, sum(changed(name, alive, work, holding, difference).values()))
+        (name, sum(difference.changed(name, alive, work, holding).values()))
         for holding in holdings_of(work)
         for name, alive in moments(work, holding)
         if name not in _NOT_MEASURED
@@ -156,55 +160,21 @@ def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
     return max(named, key=lambda found: found[1])
 
 
-def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: Difference) -> Alive:
-    """What is alive at an instant, with the stack's differences."""
-    changed = dict(alive) if difference.zero is None else difference.zero.changed(name, alive, holding)
-    if difference.master_bytes:
-        # AdamW's two moments have 8 bytes of each weight that the rank steps.
-        _add(changed, "optimizer", holding.optimizer * difference.master_bytes / 8)
-    if difference.widens:
-        _add(changed, "weights", bytes_of_widening(holding, work.types))
-        if name == "end of forward" and work.setting.casts:
-            # The head is cast as it is used.
-            _add(changed, "temporary", holding.part.head_elements * work.types.compute)
-    if name == "optimizer step":
-        # A copy is as large as one of AdamW's two moments.
-        _add(changed, "temporary", difference.optimizer_copies * holding.optimizer / 2)
-        return changed
-    if name in _LOSS_INSTANTS and (work.execution.loss == "full" or any(difference.tile)):
-        _put_loss(changed, name, work, holding, difference)
-    if name in _UNCHANGED:
-        return changed
-    stream = work.tokens * work.model.hidden_size * work.types.compute
-    _add(changed, "activations", difference.stream_copies * stream * len(holding.part.span))
-    if difference.keeps_gradients and name.startswith("backward of layer"):
-        _add(changed, "activations", max(0, len(holding.part.span) - _BLOCKS_WITHOUT_KEPT_GRADIENT) * stream)
-    if difference.every_second_product:
-        # Theirs keeps the first, third, ... product, ours those that `made_again` leaves.
-        every = enumerate(work.block.matrices)
-        more = sum(m.run * m.rows * ((index % 2 == 0) - (not made_again(m))) for index, m in every)
-        _add(changed, "activations", more * work.types.compute * work.tokens * len(holding.part.span))
-    if work.execution.compile and work.execution.gradient_checkpointing == "none":
-        # Theirs saves what products read too; ours has that of the block at work.
-        blocks = len(holding.part.span) - name.startswith("backward of layer")
-        _add(changed, "activations", blocks * work.tokens * (work.of_block.saved_whole - work.of_block.saved))
-    return changed
-
-
 def _put_loss(changed: Alive, name: str, work: Work, holding: Holding, difference: Difference) -> None:
     """Of a loss in tiles one buffer of tokens x words, as large for a small vocabulary; in backward
     the gradients of the head and of its input, both in float32."""
     made = holding.part.trained_head * work.types.compute
-    _add(changed, "gradients", -in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else -made)
+    add(changed, "gradients", -in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else -made)
     if work.execution.loss == "full":
         changed["logits"] = work.tokens * work.head_slice * difference.logit_bytes
         return
     tokens, words = difference.tile
     changed["logits"] = min(work.tokens, tokens) * words * work.types.compute
     if name == "backward of the loss":
-        _add(changed, "gradients", holding.part.trained_head * FLOAT32_BYTES)
-        _add(changed, "temporary", work.tokens * work.model.hidden_size * FLOAT32_BYTES)
+        add(changed, "gradients", holding.part.trained_head * FLOAT32_BYTES)
+        add(changed, "temporary", work.tokens * work.model.hidden_size * FLOAT32_BYTES)
 
 
-def _add(alive: Alive, part: str, count: float) -> None:
+def add(alive: Alive, part: str, count: float) -> None:
+    """Bytes more of a part."""
     alive[part] = alive.get(part, 0) + count

@@ -40,14 +40,9 @@ class Override:
 
 
 def read_job(path: str | Path) -> Job:
-    """Reads a job file.
-
-    Relative data, model and output paths stay relative to the working directory, as in the shell.
-
-    Raises:
-        JobError: the file cannot be read or is not a valid job; one problem per place, each with
-            `file:line`.
-    """
+    """Reads a job file. Relative data, model and output paths stay relative to the working
+    directory, as in the shell. Raises JobError: the file cannot be read or is not a valid job; one
+    problem per place, each with `file:line`."""
     return parse_job(read_text(path), file=str(path))
 
 

@@ -1,6 +1,7 @@
 """Job: what the user asks for, as strict models in the words of Transformers, TRL and PEFT."""
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -43,6 +44,18 @@ PREFERENCE_RATES: dict[Method, float] = {"full": 1e-6, "lora": 1e-5, "qlora": 1e
 LENGTH = frozenset({"train.max_steps", "train.num_train_epochs"})
 
 
+def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(key, before, now) of what differs and may not in one run, in the order of a job file."""
+    if name in HOW_IT_RUNS | LENGTH or before == now:
+        return
+    if isinstance(before, dict) and isinstance(now, dict):
+        old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
+        for key in {**new, **old}:
+            yield from differences(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+    else:
+        yield name, before, now
+
+
 class LoraSpec(Strict):
     """LoRA in PEFT's words; `target_modules` is `all-linear` or a list of module names."""
 
@@ -79,7 +92,7 @@ class TrainSpec(Strict):
         disable_dropout: the model's own dropout is switched off, whatever its configuration says;
             of preferences by default, unless `lora_dropout` is set.
         quantize_experts: with method qlora, experts that a block keeps in one tensor are in 4 bits
-            too; `auto`: they are, but in a run that began before this key was there.
+            too; `auto`: they are.
         mlp: `chunked` computes the MLP of some positions at a time where blocks are computed again;
             `auto`: of rows of which a GPU has 16,384 tokens or more.
         save_dtype: type of the weights in `final/`; `auto` is the source's, of adapters the one
