@@ -47,7 +47,7 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
     if not _has_trained(run):
         run.model.unlink(missing_ok=True)
         return  # a start that came to nothing, such as one with a mistake in its job, claims no folder
-    difference = next(differences(before.to_json(), _holding_to(before, job).to_json()), None)
+    difference = next(differences(_as_it_was(before).to_json(), _holding_to(before, job).to_json()), None)
     if difference is not None:
         name, old, new = difference
         raise RunDirectoryError(
@@ -108,8 +108,15 @@ def held_to(run: RunDirectory, request: Request) -> Request:
 
 
 def _holding_to(before: Job, job: Job) -> Job:
-    settled = {name: getattr(before.train, name) for name in SETTLED if getattr(job.train, name) == "auto"}
+    of_run = _as_it_was(before).train
+    settled = {name: getattr(of_run, name) for name in SETTLED if getattr(job.train, name) == "auto"}
     return job.model_copy(update={"train": job.train.model_copy(update=settled)})
+
+
+def _as_it_was(before: Job) -> Job:
+    """The job of a run; one from before the key `quantize_experts` has its experts left wide."""
+    wide = {"quantize_experts": False} if before.train.quantize_experts == "auto" else {}
+    return before.model_copy(update={"train": before.train.model_copy(update=wide)})
 
 
 def found_before(run: RunDirectory, chosen: Plan) -> Plan:

@@ -26,6 +26,7 @@ def base_of(run: RunDirectory, named: str | None = None) -> tuple[Path, Any]:
     from transformers import BitsAndBytesConfig
 
     said = read_json(run.final / QUANTISATION)
+    said = said or (read_json(run.final / "config.json") or {}).get("quantization_config")  # of earlier versions
     return find_base(run, named), BitsAndBytesConfig.from_dict(said) if said else None
 
 

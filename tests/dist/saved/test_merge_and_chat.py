@@ -161,6 +161,17 @@ def test_a_base_that_is_gone_is_named_with_the_way_out(of_project, models, tmp_p
     assert said_by(ModelError, find_base, run).startswith(gone)
 
 
+def test_results_of_earlier_versions_are_read(of_project, tmp_path) -> None:
+    run = of_project("wide", method="qlora", lora=LORA)
+    quantised = run.final / "quantization_config.json"
+    (run.final / "config.json").write_text(json.dumps({"quantization_config": json.loads(quantised.read_text())}))
+    quantised.unlink()
+    base = (tmp_path / "project/models/base").rename(tmp_path / "elsewhere")
+    _set_base(run, str(base))
+    found, how = base_of(run)
+    assert (found, how.bnb_4bit_quant_type, how.bnb_4bit_compute_dtype) == (base, "nf4", torch.float32)
+
+
 @pytest.mark.slow
 def test_large_updates_that_float32_rounds_are_looked_at_in_float64(trained) -> None:
     run = trained("untied", lora={"r": 24, "lora_alpha": 48, "use_rslora": True})

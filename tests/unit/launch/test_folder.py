@@ -24,6 +24,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.request import read_request
 from shardwise.spec.result import HASHED_BYTES
 from shardwise.spec.run import RunDirectory, append_line, read_json, write_json
+from shardwise.train.saving.checkpoint import identity_of
 from tests.refusals import said_by
 
 
@@ -58,6 +59,19 @@ def test_what_a_run_has_settled_stays_where_the_job_leaves_it_open(run: RunDirec
         check_same_job(run, job(train={"precision": "bf16"}))
 
 
+def test_a_run_that_began_before_experts_were_quantised_goes_on_with_wide_ones(run: RunDirectory) -> None:
+    before = job(method="qlora").to_json()
+    del before["train"]["quantize_experts"]
+    write_json(run.resolved, before)
+    append_line(run.metrics, {"step": 1, "loss": 2.0})
+    check_same_job(run, job(method="qlora"))
+    held = held_to(run, read_request(job(method="qlora"))).job
+    assert not held.quantises_experts
+    assert "quantize_experts" not in identity_of(held, model={}, data="")["job"]["train"]
+    with pytest.raises(RunDirectoryError, match=r"train\.quantize_experts = false, and this job has true"):
+        check_same_job(run, job(method="qlora", train={"quantize_experts": True}))
+
+
 def test_a_new_run_quantises_experts_and_keeps_to_it(run: RunDirectory) -> None:
     made = plan(Job.model_validate(job(method="qlora", model="olmoe-1b-7b", hardware="1x H100-SXM").to_json()))
     write_start(run, read_request(job(method="qlora")), plan=made)
@@ -65,8 +79,7 @@ def test_a_new_run_quantises_experts_and_keeps_to_it(run: RunDirectory) -> None:
     append_line(run.metrics, {"step": 1, "loss": 2.0})
     held = held_to(run, read_request(job(method="qlora"))).job
     assert held.train.quantize_experts is True
-    with pytest.raises(RunDirectoryError, match=r"train\.quantize_experts = true, and this job has false"):
-        check_same_job(run, job(method="qlora", train={"quantize_experts": False}))
+    assert identity_of(held, model={}, data="")["job"]["train"]["quantize_experts"] is True
 
 
 def test_a_folder_with_other_files_is_left_alone(run: RunDirectory) -> None:

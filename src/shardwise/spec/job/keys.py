@@ -92,7 +92,7 @@ class TrainSpec(Strict):
         disable_dropout: the model's own dropout is switched off, whatever its configuration says;
             of preferences by default, unless `lora_dropout` is set.
         quantize_experts: with method qlora, experts that a block keeps in one tensor are in 4 bits
-            too; `auto`: they are.
+            too; `auto`: they are, but in a run that began before this key was there.
         mlp: `chunked` computes the MLP of some positions at a time where blocks are computed again;
             `auto`: of rows of which a GPU has 16,384 tokens or more.
         save_dtype: type of the weights in `final/`; `auto` is the source's, of adapters the one

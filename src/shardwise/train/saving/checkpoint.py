@@ -50,6 +50,8 @@ def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, A
     for key in HOW_IT_RUNS | LENGTH:
         section, _, name = key.rpartition(".")
         (plain[section] if section else plain).pop(name, None)
+    if not (job.quantises_experts and plain["train"]["quantize_experts"] is True):
+        del plain["train"]["quantize_experts"]  # as in runs that began before the key was there
     # Of the libraries that decide how text becomes tokens, as in the key of prepared data.
     versions = {name: importlib.metadata.version(name) for name in ("transformers", "tokenizers")}
     return json.loads(json.dumps({"job": plain, "model": dict(model), "data": data, "versions": versions}))
