@@ -90,7 +90,7 @@ def compared(family: str, layout: str, root: Path, **changes: Any) -> list[tuple
 RUNS = [(family, layout, {}, 0.08) for family in PROFILED for layout in ("single", "ddp", "fsdp", "1f1b")]
 OTHERS = ({"precision": "mixed"}, {"recompute": "full"}, {"recompute": "selective"}, {"method": "lora"})
 RUNS += [("granite_swa", "single", changes, 0.05) for changes in OTHERS]
-#: Of a rank of two: delta rules that each has whole, the whole stream, experts of which it has half.
+#: Under tp a rank has delta rules, or the stream, whole, and half of the experts.
 SLICED = ("qwen3_5_text", "gemma3n_text", "gemma4_text", "minimax_m2")
 RUNS += [(family, "tp", {}, 0.08) for family in SLICED]
 SENDING = ("gemma3n_text", "gemma4_text")  # more than the stream, between stages

@@ -13,23 +13,23 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 2990,
+    "api": 2920,
     "catalog": 3200,
     "cli": 1790,
     "data": 4880,
     "interop": 1380,
-    "launch": 2930,
+    "launch": 2850,
     "methods": 390,
-    "models": 3510,
-    "parallel": 3040,
-    "plan": 8580,
+    "models": 3520,
+    "parallel": 3080,
+    "plan": 8550,
     "programs": 210,
     "report": 2270,
-    "spec": 5600,
-    "train": 9260,
+    "spec": 5660,
+    "train": 9320,
     "web": 1320,
 }
-ALL, ALL_TESTS = 51500, 32530
+ALL, ALL_TESTS = 51500, 32630
 
 #: Modules of a folder at most, `__init__.py` among them.
 FILES = 16

@@ -59,7 +59,7 @@ def has_one_key_head(config: Any) -> bool:
 
 
 def style_of(name: str, plan: Mapping[str, str]) -> str:
-    """What transformers' plan of tensor parallelism says of a module inside a block; "": nothing."""
+    """What transformers' plan of tensor parallelism says of a module in a block; "": nothing."""
     return plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name), "")
 
 
