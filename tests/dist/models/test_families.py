@@ -119,7 +119,14 @@ def test_slices_of_blocks_that_read_more_than_the_stream(family, tmp_path, monke
 
 @pytest.mark.parametrize(
     ("family", "layout"),
-    [("gemma4_text", "tp"), ("jais2", "tp"), ("cwm", "pp"), ("nanochat", "fsdp"), ("hyperclovax", "mp"), ("persimmon", "ddp")],
+    [
+        ("gemma4_text", "tp"),
+        ("jais2", "tp"),
+        ("cwm", "pp"),
+        ("nanochat", "fsdp"),
+        ("hyperclovax", "mp"),
+        ("persimmon", "ddp"),
+    ],
 )
 def test_ranks_hold_of_a_family_without_a_row_what_its_build_says(family, layout, make_job, tmp_path) -> None:
     job = make_job(family, method="lora" if layout == "pp" else "full", train={"max_steps": 1})

@@ -6,7 +6,7 @@ of activations.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.distributed as dist
@@ -21,8 +21,10 @@ Move = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Moves:
-    """The collectives of one group of `tp`; activations are [batch, length, features]."""
+    """The collectives of one group of `tp`; activations are [batch, length, features], and between
+    matrices a rank has its part of the length where it `splits_sequence`."""
 
+    splits_sequence: ClassVar[bool] = True
     mesh: DeviceMesh
 
     def scatter_sequence(self, whole: torch.Tensor) -> torch.Tensor:
@@ -59,11 +61,6 @@ class Moves:
         stride = torch.empty(shape, device="meta").stride()
         slices = DTensor.from_local(part, self.mesh, [Shard(-1)], run_check=False, shape=shape, stride=stride)
         return slices.redistribute(placements=[Replicate()]).to_local(grad_placements=[Replicate()])
-
-    @property
-    def splits_sequence(self) -> bool:
-        """Whether a rank has a part of the sequence between matrices."""
-        return True
 
     @property
     def _group(self) -> tuple[int, str]:

@@ -179,9 +179,8 @@ def whole_shares(
 def _first_measured(job: Job, execution: Execution, **given: Any) -> tuple[list[dict[str, Any]], list[str]]:
     for before, stand_in in product((False, True), (_Another, _AnotherInTuple)):
         with suppress(RuntimeError, ValueError, TypeError, LookupError, AttributeError):
-            # before: some read what others have stored
-            return _measured(job, execution, stand_in=stand_in, before=before, **given)
-    return _measured(job, execution, stand_in=None, before=False, **given)  # what a block gives has another form
+            return _measured(job, execution, others=(stand_in, before), **given)  # some read what others have stored
+    return _measured(job, execution, others=(None, False), **given)  # what a block gives has another form
 
 
 def _measured(
@@ -193,14 +192,14 @@ def _measured(
     sizes: Sequence[tuple[int, int]],
     sharded: bool,
     casts: bool,
-    stand_in: type[nn.Module] | None,
-    before: bool,
+    others: tuple[type[nn.Module] | None, bool],
     packages: Sequence[str] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Numbers of micro-batches of `sizes`, rows and their length; and packages whose kernels ran.
     `sharded`: weights are in the compute type, as they are gathered; `casts`: as a `Ledger` takes
-    it; `stand_in`: what stands in the place of other blocks, or of those behind (`before`); None
-    where all of them run."""
+    it; `others`: what stands in the place of other blocks, None where they run, and whether those
+    before one run all the same."""
+    stand_in, before = others
     one_by_one = stand_in is not None and not before
     fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
     compute, drops = TYPES[execution.precision].compute, not job.train.disable_dropout
