@@ -120,7 +120,6 @@ def test_slices_of_blocks_that_read_more_than_the_stream(family, tmp_path, monke
 @pytest.mark.parametrize(
     ("family", "layout"),
     [
-        ("gemma4_text", "tp"),
         ("jais2", "tp"),
         ("cwm", "pp"),
         ("nanochat", "fsdp"),
