@@ -94,15 +94,28 @@ def test_slices_of_blocks_that_read_more_than_the_stream_have_a_single_head_of_k
 
 
 @pytest.mark.parametrize(
-    ("family", "changes", "tp", "why"),
+    ("family", "changes", "layout", "why"),
     [
-        ("codegen", {"n_head": 8}, 8, "8 does not divide the model's 4 groups of heads; the largest tp that slices"),
-        ("gemma3n_text", {"num_key_value_heads": 1}, 3, "3 does not divide the model's 4 attention heads"),
+        (
+            "longcat_flash",
+            {},
+            Layout(dp_shard=2, ep=2),
+            "ep deals no experts whose matrices differ in number, as those",
+        ),
+        (
+            "codegen",
+            {"n_head": 8},
+            Layout(tp=8),
+            "8 does not divide the model's 4 groups of heads; the largest tp that slices",
+        ),
+        ("gemma3n_text", {"num_key_value_heads": 1}, Layout(tp=3), "3 does not divide the model's 4 attention heads"),
     ],
 )
-def test_what_slices_of_a_build_would_cut_is_refused(family: str, changes: dict[str, int], tp: int, why: str) -> None:
+def test_what_ranks_of_a_build_cannot_divide_is_refused(
+    family: str, changes: dict[str, int], layout: Layout, why: str
+) -> None:
     found = built(json.loads(tiny_config(family, **changes).to_json_string(use_diff=False)))
-    assert why in (refusal(method="full", layout=Layout(tp=tp), model=found) or "")
+    assert why in (refusal(method="full", layout=layout, model=found) or "")
 
 
 def test_what_stages_send_beside_the_stream_is_counted() -> None:

@@ -91,6 +91,8 @@ def of_experts(model: ModelShape, layout: Layout, *, quantised: bool = False) ->
     yield Row(not stacks, deals, "write ep: 1, or use fsdp")
     given_all = f"{model.family} runs every token through every expert, and ep sends tokens to those of their routes"
     yield Row(any(m.runs_all for m in stacks), given_all, "use fsdp, or tp")
+    unlike = any(len({m.count for m in kind.matrices if m.stacked}) > 1 for kind in model.kinds)  # LongCat-Flash
+    yield Row(unlike, f"ep deals no experts whose matrices differ in number, as those of {model.family} do", "use fsdp")
     for m in stacks:
         yield Row(m.count % ep, f"ep = {ep} does not divide the {m.count} experts of each block", names_layout=False)
         shape = (m.count // ep, *((m.columns, m.rows) if m.transposed else (m.rows, m.columns)))
