@@ -93,6 +93,7 @@ RUNS += [("granite_swa", "single", changes, 0.05) for changes in OTHERS]
 #: Under tp a rank has delta rules, or the stream, whole, and half of the experts.
 SLICED = ("qwen3_5_text", "gemma3n_text", "gemma4_text", "minimax_m2")
 RUNS += [(family, "tp", {}, 0.08) for family in SLICED]
+RUNS += [("minimax_m2", layout, {"precision": "mixed"}, 0.05) for layout in ("single", "tp")]  # copies of stacks
 SENDING = ("gemma3n_text", "gemma4_text")  # more than the stream, between stages
 RUNS += [(family, "interleaved", {"recompute": kind}, 0.08) for family in SENDING for kind in ("none", "full")]
 

@@ -176,8 +176,9 @@ class Ledger(TorchDispatchMode):
     def _note(self, tensor: FakeTensor, func: Any, args: Any) -> None:
         part, maker = _maker() if tensor.untyped_storage()._cdata not in self._live else (_ASKS, "")
         if part != _ASKS:
-            # A parameter's copy is autocast's.
-            is_cast = func is _aten._to_copy.default and isinstance(args[0], nn.Parameter)
+            # A weight's copy, or that of a view of it, is autocast's.
+            source = self._live.get(args[0].untyped_storage()._cdata) if func is _aten._to_copy.default else None
+            is_cast = source is not None and source[1].part == "weights"
             self.take_in(tensor, "temporary" if is_cast else part, maker)
 
     def _cast(self, args: Any, out: torch.Tensor | None) -> None:
