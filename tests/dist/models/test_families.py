@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tools.families import SHOWN, TABLE, page
+from transformers import AutoModelForCausalLM
 
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.run import RunDirectory
 from tests.dist import every_family
-from tests.dist.cells import LAYOUTS, spread
+from tests.dist.cells import LAYOUTS, composed, job_on, prepare_cell, spread, train_on
 from tests.dist.every_family import make_rows, put
 from tests.dist.memory.test_memory import must_be_forecast
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import installed, run_world
+from tests.dist.worlds import add_tokenizer, installed, run_world
 from tests.marks import rare_but_first
 
 #: Scans, linear attention, several values from a block, bare weights, a deep head, an encoder.
@@ -115,6 +120,25 @@ def test_slices_of_blocks_that_read_more_than_the_stream(family, tmp_path, monke
     found = put(family, tmp_path, make_rows(tmp_path / "rows.jsonl"), ways=ways)
     assert found["planned"] == found["count"]
     assert found["cells"] == dict.fromkeys((f"{m}/{way}" for m in ("full", "lora") for way in ways), "equal")
+
+
+def _streams(run: RunDirectory, chosen: Execution) -> list[torch.Tensor]:
+    built, seen = composed(run, chosen), list[torch.Tensor]()
+    inside = (module for one in built.model.spread.modules for module in one.modules())
+    for block in next(module for module in inside if hasattr(module, "embed_tokens_per_layer")).layers:
+        block.register_forward_hook(lambda *called: seen.append(called[-1].detach().clone()))
+    train_on(built)
+    return seen
+
+
+def test_adapters_drop_alike_out_of_what_ranks_have_whole(tmp_path) -> None:
+    rows = make_rows(tmp_path / "rows.jsonl")
+    AutoModelForCausalLM.from_config(tiny_config("gemma3n_text")).save_pretrained(tmp_path / "model")
+    add_tokenizer(tmp_path / "model", rows.read_text().splitlines())
+    told: dict[str, Any] = {"data": {"path": str(rows), "max_length": 64}, "train": {"max_steps": 2}}
+    job = job_on(tmp_path / "model", method="lora", lora={"r": 4, "use_dora": True, "lora_dropout": 0.3}, **told)
+    one, other = run_world(2, _streams, prepare_cell(job, tmp_path / "run"), spread(Layout(tp=2)))
+    assert len(one) == 2 * 4 and all(map(torch.equal, one, other))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from shardwise.errors import ModelError
 from shardwise.spec.job.keys import Job
@@ -29,9 +30,22 @@ from shardwise.train.saving.checkpoint_reader import Reader, TensorShard, digest
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.watchdog import StopFlag
 from tests.dist import cells
-from tests.dist.cells import interrupt, move, outcome, prepare_cell, resume, run_built, spread, train_cell, train_rank
+from tests.dist.cells import (
+    interrupt,
+    job_on,
+    move,
+    outcome,
+    prepare_cell,
+    resume,
+    run_built,
+    spread,
+    train_cell,
+    train_rank,
+)
 from tests.dist.compare import must_be_the_same, relative
-from tests.dist.worlds import said_by
+from tests.dist.every_family import make_rows
+from tests.dist.tiny import tiny_config
+from tests.dist.worlds import add_tokenizer, said_by
 
 LAYOUTS = {
     **{name: spread(cells.LAYOUTS[name]) for name in ("single", "ddp", "fsdp", "hsdp", "tp", "fsdp x tp", "cp")},
@@ -57,6 +71,20 @@ def test_a_stopped_run_goes_on_bit_for_bit(name, method, make_job, tmp_path) -> 
     model = "wide" if method == "qlora" else "tied"
     job, chosen = make_job(model, train={"max_steps": 10}, **METHODS[method]), LAYOUTS[name]
     must_be_the_same(train_cell(job, tmp_path / "whole", chosen), move(job, tmp_path / "moved", chosen, chosen, at=4))
+
+
+def test_a_weight_that_had_no_gradient_has_no_state(tmp_path) -> None:
+    """Gemma 3n's code reads one of its matrices past the adapter on it."""
+    rows = make_rows(tmp_path / "rows.jsonl")
+    AutoModelForCausalLM.from_config(tiny_config("gemma3n_text")).save_pretrained(tmp_path / "model")
+    add_tokenizer(tmp_path / "model", rows.read_text().splitlines())
+    data = {"path": str(rows), "max_length": 64}
+    job = job_on(tmp_path / "model", method="lora", data=data, train={"max_steps": 6})
+    before, after = LAYOUTS["single"], LAYOUTS["tp"]
+    whole = train_cell(job, tmp_path / "whole", before)
+    must_be_the_same(whole, move(job, tmp_path / "alike", before, before, at=3))
+    moved = move(job, tmp_path / "moved", before, after, at=3)[0]
+    assert relative(whole[0].series("loss"), moved.series("loss")) <= 1e-5
 
 
 #: Layouts of which each pair is tried with each method; the others with full training.

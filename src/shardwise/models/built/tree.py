@@ -18,7 +18,8 @@ from shardwise.spec.model.shape import Matrix, Norm, Reads
 from shardwise.spec.support.splits import style_of
 
 #: By which attributes modules and configurations say how many experts a token is routed to.
-_ACTIVE = ("num_experts_per_tok", "top_k", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "num_selects")
+_ACTIVE = ("num_experts_per_tok", "top_k", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k")
+_ACTIVE += ("num_selects", "top_k_experts")
 Part = Matrix | Norm
 
 

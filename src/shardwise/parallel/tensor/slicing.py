@@ -90,9 +90,10 @@ def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
         sliced = _sliced_modules(block, parts.plan)
         _slice_block(block, sliced, experts=parts.experts, slicer=slicer, moves=moves)
         if parts.drops:  # dropout of slices differs between ranks; of gathered activations it is the same
-            streams = RandomStreams(block, mesh=mesh)
-            for name in (name for name, style in sliced.items() if style == "colwise"):
-                streams.share(block.get_submodule(name))
+            streams, rowwise = RandomStreams(block, mesh=mesh), [n for n, style in sliced.items() if style == "rowwise"]
+            for name, module in block.named_modules():
+                if name.endswith("lora_dropout") and not _is_inside(name, rowwise):
+                    streams.share(module)
     if parts.head is not None:
         _slice_head(parts.head, compares=parts.compares, slicer=slicer, moves=moves)
     _keep_whole(parts.backbone or parts.norm, slicer=slicer)
@@ -251,8 +252,17 @@ def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
         if here:
             slicer.slice(module, dict.fromkeys(here, _WHOLE))
     for module in owner.modules():
-        if hasattr(module, "parameter_name"):  # PEFT's wrapper around a bare parameter reads what is inside
+        # PEFT's wrapper around a bare parameter reads what is inside, and so do magnitudes.
+        if hasattr(module, "parameter_name") or _has_magnitudes_of_whole(module):
             slicer.open(module)
+
+
+def _has_magnitudes_of_whole(layer: Any) -> bool:
+    """Whether it is a layer with DoRA around a matrix that is not sliced."""
+    if not getattr(layer, "lora_magnitude_vector", None):
+        return False
+    weight = layer.get_base_layer().weight
+    return isinstance(weight, DTensor) and weight.placements == (_WHOLE,)
 
 
 def _before(module: nn.Module, move: Move) -> None:

@@ -264,6 +264,10 @@ class Checkpoints:
 
     def _fill(self, reader: Reader, manifest: dict[str, Any]) -> None:
         create_states(self.optimizer)
+        # A weight that had no gradient until then, as of code that short rows do not reach, has none.
+        kept = {name for name, key, *_ in self.stepped.states(self.optimizer) if reader.has(f"optimizer.{key}.{name}")}
+        for _, parameter in (pair for pair in self.stepped.named if pair[0] not in kept):
+            self.optimizer.state.pop(parameter, None)
         for target in live_pieces(self.parameters, self.stepped, self.optimizer):
             reader.fill(target)
         self.stepped.reread()

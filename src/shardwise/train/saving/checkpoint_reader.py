@@ -115,6 +115,10 @@ class Reader:
         self._tensors: dict[str, Any] = manifest["tensors"]
         self._files: dict[str, Any] = {name: safe_open(folder / name, framework="pt") for name in manifest["files"]}
 
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of a name."""
+        return name in self._tensors
+
     def fill(self, target: TensorShard) -> None:
         """Copies all overlapping stored slices into a live tensor; ValueError if any is missing."""
         if not target.local.numel():
