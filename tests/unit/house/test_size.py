@@ -26,10 +26,10 @@ CEILINGS = {
     "programs": 210,
     "report": 2270,
     "spec": 5660,
-    "train": 9320,
+    "train": 9330,
     "web": 1320,
 }
-ALL, ALL_TESTS = 51500, 32690
+ALL, ALL_TESTS = 51500, 32700
 
 #: Modules of a folder at most, `__init__.py` among them.
 FILES = 16

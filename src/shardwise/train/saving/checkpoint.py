@@ -264,7 +264,7 @@ class Checkpoints:
 
     def _fill(self, reader: Reader, manifest: dict[str, Any]) -> None:
         create_states(self.optimizer)
-        # A weight that had no gradient until then, as of code that short rows do not reach, has none.
+        # A weight has none that had no gradient until then: of code that short rows do not reach.
         kept = {name for name, key, *_ in self.stepped.states(self.optimizer) if reader.has(f"optimizer.{key}.{name}")}
         for _, parameter in (pair for pair in self.stepped.named if pair[0] not in kept):
             self.optimizer.state.pop(parameter, None)
