@@ -74,7 +74,7 @@ def deal_experts(module: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
     own = _deal(module, slicer=slicer)
     count = len(own) * slicer.mesh.size()
     if _takes_routes(module):
-        module.forward = partial(_own_routes, module.forward, own, count, moves)
+        module.forward = partial(_own_routes, module.forward, own, moves)
     else:
         module.forward = partial(_own_rows, module.forward, own, count, Moves(mesh=slicer.mesh))
 
@@ -104,22 +104,16 @@ def _of_own(made: Callable[..., Any], own: range, *args: Any) -> Any:
     return tuple(one[own.start : own.stop] if isinstance(one, Tensor) else one for one in added)
 
 
-def routes_here(chosen: Tensor, own: range, _count: int) -> tuple[Tensor, ...]:
+def routes_here(chosen: Tensor, own: range) -> tuple[Tensor, ...]:
     """Tokens and places of routes [tokens, top_k] to a rank's `own` of all experts."""
     return ((chosen >= own.start) & (chosen < own.stop)).nonzero(as_tuple=True)
 
 
 def _own_routes(
-    forward: Callable[..., Tensor],
-    own: range,
-    count: int,
-    moves: Moves,
-    hidden: Tensor,
-    chosen: Tensor,
-    scores: Tensor,
+    forward: Callable[..., Tensor], own: range, moves: Moves, hidden: Tensor, chosen: Tensor, scores: Tensor
 ) -> Tensor:
     """Sends tokens through the experts that are here, and adds up what all ranks made."""
-    token, route = routes_here(chosen, own, count)
+    token, route = routes_here(chosen, own)
     made = forward(hidden[token], (chosen[token, route] - own.start).unsqueeze(1), hidden.new_ones(len(token), 1))
     added = torch.zeros_like(hidden, dtype=torch.promote_types(made.dtype, scores.dtype))
     added = added.index_add(0, token, made * scores[token, route].unsqueeze(1))

@@ -20,7 +20,7 @@ Gradients of replicated parameters are partial sums: FSDP2 sums them at each bac
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -152,26 +152,32 @@ def _slice_block(
             parts = _parts(name, rows, around=named[_around(name)], degree=slicer.mesh.size())
             _slice_norm(norm, rows=rows, slicer=slicer, moves=moves)
         _slice_linear(module, style, slicer=slicer, parts=parts)
-    gather = partial(moves.gather_sequence, sliced_after=True)
-    # Gathered once for all layers that read the same input.
     groups = {_around(name) for name, style in sliced.items() if style == "colwise" and not _is_inside(name, routers)}
-    for group in groups if moves.splits_sequence else ():
-        _before(block.get_submodule(group), gather)
     for attention in (cast(Any, named[group]) for group in groups):
         if hasattr(attention, "num_key_value_groups") and has_one_key_head(attention.config):
             attention.num_key_value_groups //= slicer.mesh.size()
     for router in routers.values():
         deal_experts(experts[router], slicer=slicer, moves=moves)
-    whole = [] if moves.splits_sequence else [block]
-    for name, module in block.named_children() if moves.splits_sequence else ():
+    whole = _gather_around(block, groups, experts=experts, moves=moves) if moves.splits_sequence else [block]
+    _keep_whole(block, slicer=slicer)
+    for module in whole:
+        slicer.open(module)
+
+
+def _gather_around(
+    block: nn.Module, groups: Collection[str], *, experts: Mapping[nn.Module, nn.Module], moves: Moves
+) -> list[nn.Module]:
+    """Gathers the sequence once for all layers that read it; modules that each rank has whole."""
+    gather, whole = partial(moves.gather_sequence, sliced_after=True), list[nn.Module]()
+    for group in groups:
+        _before(block.get_submodule(group), gather)
+    for name, module in block.named_children():
         inside = (group for group in groups if _is_inside(f"{group}.", [name]))
         if next(inside, None) is None and (module in experts or any(p.ndim > 1 for p in module.parameters())):
             _before(module, gather)
             _keep_part_after(module, moves.keep_part)
             whole.append(module)
-    _keep_whole(block, slicer=slicer)
-    for module in whole:
-        slicer.open(module)
+    return whole
 
 
 def _around(name: str) -> str:
@@ -247,13 +253,16 @@ def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer, parts: Sequ
 
 
 def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
+    kept: set[nn.Module] = set()
     for module in owner.modules():
         here = {key: p for key, p in module._parameters.items() if p is not None and not isinstance(p, DTensor)}
         if here:
             slicer.slice(module, dict.fromkeys(here, _WHOLE))
+            kept.add(module)
     for module in owner.modules():
         # PEFT's wrapper around a bare parameter reads what is inside, and so do magnitudes.
-        if hasattr(module, "parameter_name") or _has_magnitudes_of_whole(module):
+        reads = hasattr(module, "parameter_name") or _has_magnitudes_of_whole(module)
+        if reads and not kept.isdisjoint(module.modules()):
             slicer.open(module)
 
 

@@ -223,7 +223,7 @@ def _measured(
 
         sliced = part.stage.parts and replace(part.stage.parts, blocks=kept)
         stage = replace(part.stage, blocks=kept, parts=sliced)
-        modes.enter_context(replaced((experts, "routes_here", _share_of_routes)))
+        modes.enter_context(replaced((experts, "routes_here", partial(_share_of_routes, execution.layout.tp))))
         spread = parallelize([stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
         hold_rotations(spread.modules)
         stream = shape.hidden_size * compute.itemsize
@@ -236,9 +236,9 @@ def _measured(
     return taken, ran
 
 
-def _share_of_routes(chosen: torch.Tensor, own: range, count: int) -> tuple[torch.Tensor, ...]:
-    """As many routes as go to experts here on the mean: which do is a number."""
-    routes = torch.arange(chosen.numel() * len(own) // count, device=chosen.device)
+def _share_of_routes(tp: int, chosen: torch.Tensor, _own: range) -> tuple[torch.Tensor, ...]:
+    """As many routes as go to experts of one rank on the mean: which do is a number."""
+    routes = torch.arange(chosen.numel() // tp, device=chosen.device)
     return routes // chosen.shape[1], routes % chosen.shape[1]
 
 
