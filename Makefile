@@ -79,7 +79,7 @@ gpu: $(TRAIN_READY) ## one GPU: speed, memory and promises, each PASS, FAIL or a
 gpu-many: $(TRAIN_READY) ## two and more GPUs: links, parity, failures and speed of layouts, into docs/gpu-many.json (10 minutes)
 	$(BIN)/python benchmarks/gpu/run.py --many $(ARGS); status=$$?; $(BIN)/python tools/gpu.py --write && exit $$status
 
-families: $(DEV_READY) ## every family of the installed transformers: counted, and trained each way, into docs/families.md (half an hour; ARGS="--only llama mamba")
+families: $(DEV_READY) ## every family of the installed transformers: counted, and trained each way, into docs/families.md (a quarter of an hour; ARGS="--only llama mamba")
 	$(BIN)/python tools/families.py $(ARGS)
 
 accuracy: $(TRAIN_READY) ## forecasts beside published measurements, into docs/accuracy.md (seconds; needs ../shared/published)

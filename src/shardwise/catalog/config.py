@@ -161,8 +161,10 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
     for key, words in config.family.choices.items():
         config.checked(key, words.__contains__, f"one of {', '.join(words)}")
     layers = config.whole("num_hidden_layers", most=stated.MAX_LAYERS)
-    if "attention_types" in config.family.defaults and (listed := _attention_types(config)) != layers:
-        raise config.error(f"attention_types has {listed} entries, and there are {layers} blocks; write one for each")
+    if "attention_types" in config.family.defaults:
+        key, listed = _attention_types(config)
+        if listed != layers:
+            raise config.error(f"{key} has {listed} entries, and there are {layers} blocks; write one for each")
     booleans = [key for key, default in config.family.defaults.items() if isinstance(default, bool)]
     plain = Dimensions(
         hidden=hidden,
@@ -201,11 +203,14 @@ def _dimensions(config: _Config) -> tuple[Dimensions, str]:
     return config.family.refine(plain), misfit or config.family.misfit(plain)
 
 
-def _attention_types(config: _Config) -> int:
-    """For how many blocks kinds of attention are listed; 0 where the list is not understood."""
+def _attention_types(config: _Config) -> tuple[str, int]:
+    """Which key lists kinds of attention, transformers' own where a file has it, and for how many
+    blocks; 0 where the list is not understood."""
+    if listed := config.data.get("attention_layers"):
+        return "attention_layers", len(cast(list[Any], listed)) if isinstance(listed, list) else 0
     with suppress(TypeError, ValueError):
-        return sum(len(kinds) * count for kinds, count in config.value("attention_types"))
-    return 0
+        return "attention_types", sum(len(kinds) * count for kinds, count in config.value("attention_types"))
+    return "attention_types", 0
 
 
 def _misfit_of_types(config: _Config) -> str:
@@ -285,6 +290,7 @@ def _shape(config: _Config) -> ModelShape:
         scales_stream=family.scales_stream,
         parallel_residual=family.parallel(d),
         plain_head=all(config.value(key) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS),
+        caps_logits=config.value("final_logit_softcapping") is not None,
         other_blocks=blocks[1:],
         windowed_layers=windowed or None,
         value_head_dim=None if values == d.head_dim else values,

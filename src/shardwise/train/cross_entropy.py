@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from shardwise.data.store import IGNORED
 from shardwise.parallel import compiled
@@ -156,11 +157,15 @@ class _Any:
         with torch.set_grad_enabled(self._learns):
             # Cut off, so that a chunk's graph ends here and is freed with the chunk.
             self._given = hidden.detach().requires_grad_(self._learns)
-            self._made = self._function(self._given)
-        return self._made.detach().clone()  # what autograd keeps is not to be changed
+            made = self._function(self._given)
+        # Its edge in their place: logits would wait for backward, beside the copy.
+        self._edge = get_gradient_edge(made) if self._learns else None
+        return made.detach().clone()  # what autograd keeps is not to be changed
 
     def backward(self, _hidden: Tensor, gradient: Tensor) -> Tensor:
-        of_hidden, *fresh = torch.autograd.grad(self._made, (self._given, *self._parameters), gradient)
+        of_hidden, *fresh = torch.autograd.grad(
+            cast(GradientEdge, self._edge), (self._given, *self._parameters), gradient
+        )
         self.gradients = [_added(sum_, one) for sum_, one in zip(self.gradients, fresh, strict=True)]
         return of_hidden
 

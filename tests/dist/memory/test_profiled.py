@@ -10,18 +10,22 @@ import pytest
 from accuracy.grid.cells import COMMON, Cell, Measured, job_of, planned
 from accuracy.grid.measure import _rows, _run, model_folder
 from accuracy.grid.rows import STEPS
+from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import config_of
 from shardwise.launch.run_folder import known_data
 from shardwise.models.built.shape import built_shape, shape_of
 from shardwise.plan import open_executions
 from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.search.question import ask, work_on
+from shardwise.spec.job.file import parse_job
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.model.profile import ModelProfile
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.splits import splits
-from shardwise.train.rehearsing.command import answer_profiles
+from shardwise.train.rehearsing import command
+from shardwise.train.rehearsing.profile import ways_to_run
 from tests.dist.cells import prepare_cell
+from tests.dist.tiny import tiny_config
 from tests.dist.worlds import skip_without
 
 HALF = {"num_hidden_layers": 4, "head_dim": 32}
@@ -44,6 +48,7 @@ PROFILED: dict[str, dict[str, Any]] = {
     "olmo_hybrid": {**HALF, **LINEAR},
     "bamba": {**HALF, "mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 16},
     "minimax_m2": {**HALF, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "nanochat": HALF,
     "recurrent_gemma": {**HALF, "lru_width": 256, "attention_window_size": 64},
 }
 
@@ -56,7 +61,9 @@ def config_of_family(family: str) -> dict[str, Any]:
 def with_profiles(shape: ModelShape, job: Any, cluster: Any) -> ModelShape:
     """A shape with the profiles of a job, which this process measures."""
     question = {"job": job.to_json(), "shape": shape.to_json(), "config": config_of(job.model), "cuda": False}
-    found = answer_profiles(question | {"executions": [one.to_json() for one in open_executions(job, shape, cluster)]})
+    found = command.answer_profiles(
+        question | {"executions": [one.to_json() for one in open_executions(job, shape, cluster)]}
+    )
     assert "refused" not in found, found
     return replace(shape, profiles=tuple(from_plain(ModelProfile, one) for one in found["profiles"]))
 
@@ -67,6 +74,8 @@ def compared(family: str, layout: str, root: Path, **changes: Any) -> list[tuple
     cell = Cell(family="llama", layout=layout, **(usual | changes))
     data = root / "rows.jsonl"
     job = job_of(cell, model=str(model_folder(root, json.dumps(config_of_family(family)))), data=str(data))
+    if built_shape(config_of_family(family), file="-").eager_attention:
+        job = job.model_copy(update={"train": job.train.model_copy(update={"attn_implementation": "eager"})})
     with data.open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in _rows(cell, STEPS * job.train.global_batch_size))
     run, cluster = prepare_cell(job, root / "run"), cell.hardware()
@@ -94,6 +103,7 @@ RUNS += [("granite_swa", "single", changes, 0.05) for changes in OTHERS]
 SLICED = ("qwen3_5_text", "gemma3n_text", "gemma4_text", "minimax_m2")
 RUNS += [(family, "tp", {}, 0.08) for family in SLICED]
 RUNS += [("minimax_m2", layout, {"precision": "mixed"}, 0.05) for layout in ("single", "tp")]  # copies of stacks
+RUNS += [("nanochat", layout, {"method": "lora"}, 0.05) for layout in ("single", "tp")]  # a head that caps
 SENDING = ("gemma3n_text", "gemma4_text")  # more than the stream, between stages
 RUNS += [(family, "interleaved", {"recompute": kind}, 0.08) for family in SENDING for kind in ("none", "full")]
 
@@ -107,3 +117,19 @@ def test_what_is_measured_is_what_profiles_forecast(family, layout, changes, wit
     found = compared(family, layout, tmp_path, **changes)
     assert all(exact for exact, _ in found)
     assert max(abs(error) for _, error in found) <= within
+
+
+DEEP = {"num_hidden_layers": 10, "num_kv_shared_layers": 5, "intermediate_size": 64}
+DEEP |= {"layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 2, "activation_sparsity_pattern": [0.0] * 10}
+
+
+@pytest.mark.parametrize(("family", "changes", "failed"), [("nemotron_h", {}, 0), ("gemma3n_text", DEEP, 2)])
+def test_blocks_are_measured_without_most_others(family, changes, failed, monkeypatch) -> None:
+    """Nemotron-H reads of each block what it is; Gemma 3n's read keys of the last before them."""
+    ways, config = ways_to_run(), tiny_config(family, **changes).to_dict()
+    monkeypatch.setattr(command, "ways_to_run", lambda: ways)
+    shape, job = built_shape(config, file="-"), parse_job("model: x\nmethod: lora")
+    executions = [one.to_json() for one in open_executions(job, shape, parse_hardware("8x H100-SXM"))]
+    question = {"job": job.to_json(), "shape": shape.to_json(), "config": config, "cuda": True}
+    assert "refused" not in command.answer_profiles(question | {"executions": executions})
+    assert ways == ways_to_run()[failed:]

@@ -56,6 +56,7 @@ DIES = [
     ("bloom", {"layer_types": ["full_attention"]}, "layer_types has 1 entries, and there are 2 blocks; write one"),
     ("qwen2", {"layer_types": ["conv"] * 2}, "layer_types has 'conv'; expected full_attention or sliding_attention"),
     ("gpt_neo", {"attention_types": [None]}, "attention_types has 0 entries, and there are 2 blocks; write one for"),
+    ("gpt_neo", {"attention_layers": ["local"]}, "attention_layers has 1 entries, and there are 2 blocks; write one"),
     ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0; expected a number above 0"),
     ("llama", {"rope_scaling": {"rope_type": "longrope", **FACTORS}}, "short_factor is [1.0, 1.5] beside rope_type lo"),
     ("llama", {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": None}}, "original_max_position_embeddin"),
@@ -78,6 +79,7 @@ DIES = [
     ("gemma", {"rope_parameters": {"partial_rotary_factor": None}}, ""),
     ("qwen2", {"layer_types": ["attention"] * 2}, ""),
     ("starcoder2", {"hidden_size": 66}, ""),
+    ("gpt_neo", {"attention_types": [[["global", "local"], 12]], "attention_layers": ["local"] * 2}, ""),
     ("falcon", {"multi_query": False, "num_kv_heads": 2}, "num_kv_heads is 2; expected 4, as multi_query"),
 ]
 #: What its classes raise at values that they do not expect.

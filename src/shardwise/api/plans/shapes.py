@@ -30,7 +30,7 @@ from shardwise.spec.run import cache_root, read_json, write_json
 from shardwise.spec.support.rows import first, packed
 
 #: Grows when what a profile counts changes, so that older ones are made again.
-_FORM = 7
+_FORM = 8
 #: Packages whose code a profile is of.
 _MEASURED = ("shardwise", "torch", "transformers", "peft")
 #: And those whose kernels transformers runs on a GPU.

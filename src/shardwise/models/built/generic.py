@@ -24,6 +24,9 @@ from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Spli
 
 #: Positions of a model whose configuration states none: it has no table and no trained length.
 _UNBOUNDED = 1_048_576
+
+#: Keys of caps on logits.
+_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 #: Operators by which tokens meet elsewhere than in attention that transformers runs by name.
 _MIXING = frozenset({"convolution", "cumsum", "cumprod", "logcumsumexp", "roll"})
 
@@ -81,6 +84,7 @@ class BuiltDecoder:
             scales_stream=hasattr(self._anatomy.backbone, "embedding_multiplier"),
             behind=self._behind(outer),
             plain_head=self._anatomy.plain_head and is_plain(self._anatomy, width=width),
+            caps_logits=any(stated.get(key) is not None for key in _CAPS),
             other_blocks=tuple(
                 OtherBlocks(count=count, matrices=other.matrices, norms=other.norms) for other, count in others
             ),

@@ -39,11 +39,13 @@ def unsharded_head_gradient(scene: Scene) -> float:
 
 def logits(scene: Scene, *, powers: bool = True) -> float:
     """A chunk's logits, and their `powers` in float32, which a CPU casts once more, and a compiled
-    softmax does not store; of heads that cap or scale logits also autograd's two copies."""
+    softmax does not store; or what is made for gradients behind heads that cap or scale logits. A
+    cap keeps its tangents for that."""
     work, c = scene.work, scene.work.types.compute
+    copies = int(work.model.caps_logits) + (0 if powers or work.model.plain_head else 1 + work.model.caps_logits)
     stored = powers and c != FLOAT32_BYTES and not work.execution.compile
     wide = FLOAT32_BYTES * (1 if work.setting.cuda else 2) if stored else 0
-    return work.head_tokens * work.head_slice * (c + wide + (0 if work.model.plain_head else 2 * c))
+    return work.head_tokens * work.head_slice * (c + wide + copies * c)
 
 
 def in_loss(scene: Scene) -> tuple[float, float]:

@@ -196,6 +196,7 @@ class ModelShape:
             or received.
         parallel_residual: attention and the MLP read the same residual stream.
         plain_head: logits are the head's output, with no cap or scale behind it.
+        caps_logits: a hyperbolic tangent is behind it.
         other_blocks: the blocks that are not of the usual kind.
         kind_of_block: which of the `kinds` each block of a build is; empty where there is one, or
             where they are taken as spread evenly over the depth.
@@ -263,6 +264,7 @@ class ModelShape:
     scales_stream: bool = False
     parallel_residual: bool = False
     plain_head: bool = True
+    caps_logits: bool = False
     other_blocks: tuple[OtherBlocks, ...] = ()
     kind_of_block: tuple[int, ...] = ()
     windowed_layers: int | None = None

@@ -10,7 +10,6 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -32,7 +31,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.splits import most_slices, splits
 from shardwise.train.precision import TYPES
-from shardwise.train.rehearsing.profile import profile_blocks, whole_shares
+from shardwise.train.rehearsing.profile import profile_blocks, ways_to_run, whole_shares
 from shardwise.train.rehearsing.rank import rehearse_rank, write_model
 
 
@@ -49,33 +48,33 @@ def rehearse_ranks(
     """What `rehearse_rank` found of each of some ranks, or {"refused": sentences}. `copies`: with
     those gloo makes, where processors are rehearsed; `prepared`: as `rehearse_rank` takes it;
     `begins`: called with each rank before."""
-    cores = len(os.sched_getaffinity(0))
+    return at_once(ranks, partial(_rehearse, job, execution, cuda, copies and not cuda, prepared), begins=begins)
+
+
+def at_once(
+    ranks: Sequence[int],
+    rehearse: Callable[[int], dict[str, Any]],
+    *,
+    begins: Callable[[int], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Each rank in a process of its own: torch remembers groups of an earlier world."""
+    context, cores = multiprocessing.get_context("fork"), len(os.sched_getaffinity(0))
     answers: list[dict[str, Any]] = []
-    for start in range(0, len(ranks), cores):
-        batch = ranks[start : start + cores]
+    for batch in (ranks[start : start + cores] for start in range(0, len(ranks), cores)):
+        started: list[tuple[int, BaseProcess, Connection]] = []
         for rank in batch:
             begins(rank)
-        answers += at_once(batch, partial(_rehearse, job, execution, cuda, copies and not cuda, prepared))
-    return answers
-
-
-def at_once(ranks: Sequence[int], rehearse: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each rank in a process of its own: torch remembers groups of an earlier world."""
-    context = multiprocessing.get_context("fork")
-    started: list[tuple[int, BaseProcess, Connection]] = []
-    for rank in ranks:
-        receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(target=lambda pipe, rank: pipe.send(rehearse(rank)), args=(sending, rank))
-        process.start()
-        sending.close()
-        started.append((rank, process, receiving))
-    answers: list[dict[str, Any]] = []
-    for rank, process, receiving in started:
-        try:
-            answers.append(receiving.recv())
-        except EOFError:
-            answers.append({"refused": [f"the rehearsal of rank {rank} ended without an answer"]})
-        process.join()
+            receiving, sending = context.Pipe(duplex=False)
+            process = context.Process(target=lambda pipe, rank: pipe.send(rehearse(rank)), args=(sending, rank))
+            process.start()
+            sending.close()
+            started.append((rank, process, receiving))
+        for rank, process, receiving in started:
+            try:
+                answers.append(receiving.recv())
+            except EOFError:
+                answers.append({"refused": [f"the rehearsal of rank {rank} ended without an answer"]})
+            process.join()
     return answers
 
 
@@ -115,34 +114,50 @@ def answer_profiles(asked: dict[str, Any]) -> dict[str, Any]:
     """Of `config`, a config.json's keys, for the `executions` of `job`; `cuda`: as on a GPU;
     `kernels`: packages whose kernels run there. Returns `profiles`, or `refused`, a sentence."""
     torch.set_num_threads(1)
-    job, shape = job_from_data(asked["job"]), ModelShape.from_json(asked["shape"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = _tried(partial(_measures, asked))
+        of_blocks, of_shares = found.get("made", ((), ()))
+        every = (*of_blocks, *of_shares)
+        # The others know the way by the first.
+        answers = [_tried(one) for one in every[:1]] + at_once(range(1, len(every)), lambda at: _tried(every[at]))
+    made, shares = answers[: len(of_blocks)], [one["made"] for one in answers[len(of_blocks) :] if "made" in one]
+    refused = [why for one in (found, *made) for why in one.get("refused", ())]
+    if refused:
+        return {"refused": refused[0]}
+    return {"profiles": [asdict(_with_shares(one["made"], *shares)) for one in made]}
+
+
+def _tried(measure: Callable[[], Any]) -> dict[str, Any]:
+    """What is made, or why not, as `at_once` takes it."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            lengths = lengths_for(job.data.max_length)
-            config = narrowed(config_from(asked["config"]), length=job.data.max_length, lengths=lengths)
-            of: dict[str, Any] = {"config": config, "shape": shape, "casts": not asked["cuda"]}
-            executions = [from_plain(Execution, one) for one in asked["executions"]]
-            profiles = [
-                profile_blocks(job, one, lengths=lengths, sharded=sharded, packages=asked.get("kernels", ()), **of)
-                for one in executions
-                for sharded in ((False, True) if TYPES[one.precision].autocasts else (False,))
-            ]
-            if splits(shape, "slices") and most_slices(shape) % 2 == 0:
-                profiles = _with_shares(profiles, partial(whole_shares, job, executions[0], length=lengths[-1], **of))
+        return {"made": measure()}
     except (ShardwiseError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
-        return {"refused": f"{type(error).__name__}: {said(error)}"}
-    return {"profiles": [asdict(profile) for profile in profiles]}
+        return {"refused": [f"{type(error).__name__}: {said(error)}"]}
 
 
-def _with_shares(profiles: list[ModelProfile], measure: Callable[[], list[dict[str, float]]]) -> list[ModelProfile]:
-    """With what tensor parallelism leaves whole; all of it, where a slice cannot be measured."""
-    with suppress(ShardwiseError, RuntimeError, ValueError, TypeError, LookupError, AttributeError):
-        shares = measure()
-        pairs = [zip(one.blocks, shares, strict=True) for one in profiles]
-        blocks = [tuple(replace(block, **share) for block, share in each) for each in pairs]
-        return [replace(one, blocks=made) for one, made in zip(profiles, blocks, strict=True)]
-    return profiles
+def _measures(asked: dict[str, Any]) -> tuple[list[Callable[[], ModelProfile]], list[Callable[[], Any]]]:
+    """What measures each profile; and what tensor parallelism leaves whole, where it slices."""
+    job, shape = job_from_data(asked["job"]), ModelShape.from_json(asked["shape"])
+    lengths = lengths_for(job.data.max_length)
+    config = narrowed(config_from(asked["config"]), length=job.data.max_length, lengths=lengths)
+    of: dict[str, Any] = {"config": config, "shape": shape, "casts": not asked["cuda"], "ways": ways_to_run()}
+    executions = [from_plain(Execution, one) for one in asked["executions"]]
+    of_blocks = [
+        partial(profile_blocks, job, one, lengths=lengths, sharded=kind, packages=asked.get("kernels", ()), **of)
+        for one in executions
+        for kind in ((False, True) if TYPES[one.precision].autocasts else (False,))
+    ]
+    slices = splits(shape, "slices") and most_slices(shape) % 2 == 0
+    return of_blocks, [partial(whole_shares, job, executions[0], length=lengths[-1], **of)] if slices else []
+
+
+def _with_shares(profile: ModelProfile, shares: Sequence[dict[str, float]] = ()) -> ModelProfile:
+    """With what tensor parallelism leaves whole; all of it, where a slice could not be measured."""
+    if len(shares) != len(profile.blocks):
+        return profile
+    blocks = tuple(replace(block, **share) for block, share in zip(profile.blocks, shares, strict=True))
+    return replace(profile, blocks=blocks)
 
 
 def lengths_for(longest: int) -> tuple[int, int, int]:

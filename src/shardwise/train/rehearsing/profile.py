@@ -5,12 +5,13 @@ to be a quadratic of the length times the rows.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, product
+from itertools import accumulate
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -87,6 +88,10 @@ _FLOPS: dict[Any, Callable[..., float]] = {
     torch.ops.torch_attn._varlen_attn_backward: _backward_of(_of_documents),
 }
 
+#: What stands in the place of other blocks, None where they run, and how many before one that is
+#: measured run all the same.
+Way = tuple[type[nn.Module] | None, int]
+
 #: Operators that are no views by their schema, and move no bytes.
 _MOVE_NOTHING = {_aten._unsafe_view.default, torch.ops.prim.device.default}
 
@@ -159,15 +164,15 @@ def profile_blocks(
 
 
 def whole_shares(
-    job: Job, execution: Execution, *, config: Any, shape: ModelShape, length: int, casts: bool
+    job: Job, execution: Execution, *, config: Any, shape: ModelShape, length: int, **measured: Any
 ) -> list[dict[str, float]]:
     """For each kind of block `whole` and `whole_work` of a `BlockProfile`: of two ranks beside one,
     for a row of `length` tokens. Raises as `profile_blocks` does."""
     runs: list[list[dict[str, Any]]] = []
     for tp in (1, 2):
         asked = execution.but(layout=Layout(tp=tp), gradient_checkpointing="none")
-        options: dict[str, Any] = {"sizes": [(1, length)], "sharded": False, "casts": casts}
-        taken, _ = _first_measured(job, asked, config=config, shape=shape, **options)
+        options: dict[str, Any] = {"sizes": [(1, length)], "sharded": False}
+        taken, _ = _first_measured(job, asked, config=config, shape=shape, **options, **measured)
         runs.append(taken[0]["blocks"])
 
     def share(of: str, one: dict[str, Any], two: dict[str, Any]) -> float:
@@ -176,11 +181,24 @@ def whole_shares(
     return [{"whole": share("saved", *pair), "whole_work": share("flops", *pair)} for pair in zip(*runs, strict=True)]
 
 
-def _first_measured(job: Job, execution: Execution, **given: Any) -> tuple[list[dict[str, Any]], list[str]]:
-    for before, stand_in in product((False, True), (_Another, _AnotherInTuple)):
+def ways_to_run() -> list[Way]:
+    """In which order they are tried: some blocks read what others have stored, mostly the last
+    before them, or give a tuple; what a block gives may have another form still, and all run."""
+    return [
+        *((stand_in, before) for before in (0, 2, sys.maxsize) for stand_in in (_Another, _AnotherInTuple)),
+        (None, 0),
+    ]
+
+
+def _first_measured(
+    job: Job, execution: Execution, *, ways: list[Way], **given: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """By the first of `ways` that can be gone; those before it are taken out."""
+    while ways[1:]:
         with suppress(RuntimeError, ValueError, TypeError, LookupError, AttributeError):
-            return _measured(job, execution, others=(stand_in, before), **given)  # some read what others have stored
-    return _measured(job, execution, others=(None, False), **given)  # what a block gives has another form
+            return _measured(job, execution, others=ways[0], **given)
+        del ways[0]
+    return _measured(job, execution, others=ways[0], **given)
 
 
 def _measured(
@@ -192,13 +210,12 @@ def _measured(
     sizes: Sequence[tuple[int, int]],
     sharded: bool,
     casts: bool,
-    others: tuple[type[nn.Module] | None, bool],
+    others: Way,
     packages: Sequence[str] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Numbers of micro-batches of `sizes`, rows and their length; and packages whose kernels ran.
     `sharded`: weights are in the compute type, as they are gathered; `casts`: as a `Ledger` takes
-    it; `others`: what stands in the place of other blocks, None where they run, and whether those
-    before one run all the same."""
+    it; `others`: the way in which other blocks are passed."""
     stand_in, before = others
     one_by_one = stand_in is not None and not before
     fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
@@ -209,8 +226,8 @@ def _measured(
         (part,) = cut_parts(make, execution, world=world, shape=shape, drops=drops)
         anatomy = find_anatomy(part.model)
         places = _keep_one_of_each(anatomy, stand_in, before=before)
-        kept = [block for block in anatomy.blocks if not isinstance(block, _Another)]
-        kept = [anatomy.blocks[index] for index in places] if one_by_one else kept
+        running = [index for index, block in enumerate(anatomy.blocks) if not isinstance(block, _Another)]
+        kept = [anatomy.blocks[index] for index in (places if one_by_one else running)]
         if sharded:
             for parameter in filter(torch.is_floating_point, part.model.parameters()):
                 parameter.data = parameter.data.to(compute)
@@ -227,12 +244,11 @@ def _measured(
         spread = parallelize([stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
         hold_rotations(spread.modules)
         stream = shape.hidden_size * compute.itemsize
-        options: dict[str, Any] = {"embedding": anatomy.embedding, "stream": stream, "alone": one_by_one}
-        run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, **options)
+        run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, stream=stream, alone=one_by_one)
         ran = modes.enter_context(kernels_of(kept, packages))
         taken = [run.take(rows, length) for rows, length in sizes]
     for one in () if one_by_one else taken:
-        one["blocks"] = [one["blocks"][place] for place in places]
+        one["blocks"] = [one["blocks"][running.index(place)] for place in places]
     return taken, ran
 
 
@@ -261,8 +277,8 @@ def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]
     return model, adapted
 
 
-def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None, *, before: bool) -> list[int]:
-    """Leaves one block of each kind, and those `before` them, and returns the places of these, as
+def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None, *, before: int) -> list[int]:
+    """Leaves one block of each kind, and so many `before` each, and returns the places of these, as
     `ModelShape.kinds` has them."""
     counted: set[int] = set()
     kinds: dict[tuple[Any, ...], list[int]] = {}
@@ -273,8 +289,11 @@ def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None, *, bef
     kept = [alike[0 if before else len(alike) // 2] for alike in sorted(kinds.values(), key=len, reverse=True)]
     if stand_in is None:
         return kept
-    for index in set(range(len(anatomy.blocks))) - {*(range(max(kept)) if before else ()), *kept}:
+    run = {index for one in kept for index in range(max(0, one - before), one + 1)}
+    for index in set(range(len(anatomy.blocks))) - run:
         other = stand_in()
+        # Some models read of a block what it is, as Nemotron-H its `block_type`.
+        vars(other).update({name: of for name, of in vars(anatomy.blocks[index]).items() if name[0] != "_"})
         other._forward_pre_hooks = anatomy.blocks[index]._forward_pre_hooks  # the first block casts the stream
         anatomy.blocks[index] = other
     return kept
@@ -315,7 +334,6 @@ class _Run:
         ledger: _Counting,
         fakes: FakeTensorMode,
         *,
-        embedding: nn.Module,
         stream: int,
         alone: bool,
     ) -> None:
@@ -325,8 +343,6 @@ class _Run:
         for index, block in enumerate(blocks):
             block.register_forward_pre_hook(partial(self._enter, index), with_kwargs=True, prepend=True)
             block.register_forward_hook(partial(self._leave, index), prepend=True)
-        # The first block is to do what others do, whose inputs have gradients.
-        embedding.register_forward_hook(lambda _module, _inputs, output: output.requires_grad_())
         cast(nn.Module, root.head_loss).register_forward_pre_hook(self._reach_head)
 
     @property
@@ -353,6 +369,7 @@ class _Run:
 
     def _enter(self, index: int, _module: nn.Module, args: Any, kwargs: Any) -> None:
         span, given = self._spans[index], args[0] if args else kwargs["hidden_states"]
+        given.requires_grad_()  # the first block is to do what others do, whose inputs have gradients
         span.begin, self._ledger.at_work = self._now, (span, "")
 
         def done(_: torch.Tensor) -> None:
