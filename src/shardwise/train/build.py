@@ -116,7 +116,6 @@ def build(
     scale = LossScale.of(execution.precision)
     mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"] * job.sides)
     metrics = Metrics(
-        run=run,
         world=world,
         journal=journal,
         meter=meter,
