@@ -264,8 +264,5 @@ class EvalBatches:
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
 
-    def __len__(self) -> int:
-        return math.ceil(len(self._batcher.data) / self._batcher.samples_per_forward)
-
     def __iter__(self) -> Iterator[GlobalBatch]:
         yield from self._batcher.forwards(np.argsort(-self._batcher.data.lengths.astype(np.int64), kind="stable"))
