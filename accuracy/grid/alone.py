@@ -85,12 +85,12 @@ def measured(job: Job, execution: Execution, device: str, rank: int) -> dict[str
             write_rows(run, job, count=job.train.global_batch_size)
             with alone(execution.layout, rank=rank, device=torch.device(device)) as world:
                 built = build(run, job, execution, world=world, journal=Journal(run=run, rank=rank))
-                built.meter.begin()
+                built.metrics.meter.begin()
                 for batch in built.batches.from_(0):
-                    with built.meter.watch([job.data.max_length] * len(batch.micro_batches)):
+                    with built.metrics.meter.watch([job.data.max_length] * len(batch.micro_batches)):
                         launch(built, batch)
                 now = held((p for _, p in built.model.parameters), built.optimizer)
-                return {"weights": now.weights, "optimizer": now.optimizer, "peak": built.meter.peak_bytes}
+                return {"weights": now.weights, "optimizer": now.optimizer, "peak": built.metrics.meter.peak_bytes}
     except _FAILURES as error:
         return {"refused": [f"{type(error).__name__}: {said(error)}"]}
 

@@ -18,7 +18,7 @@ from pydantic import ConfigDict
 from shardwise.catalog.prices import read_table
 from shardwise.spec.job.strict import OPEN, from_plain
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.run import cache_root
+from shardwise.spec.run import append_line, cache_root
 
 #: Of the file's end, what is read: some 400 runs.
 _READ_BYTES = 128 * 1024
@@ -77,10 +77,7 @@ def calibration_file() -> Path:
 
 def note_run(run: MeasuredRun) -> None:
     """Appends a run. Raises OSError: the file cannot be written."""
-    file = calibration_file()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as opened:
-        opened.write(json.dumps(asdict(run)) + "\n")
+    append_line(calibration_file(), asdict(run))
 
 
 def noted_runs() -> tuple[list[MeasuredRun], str | None]:

@@ -52,9 +52,9 @@ class Citation:
 
 
 @cache
-def read_table(name: str) -> dict[str, Any]:
-    """A TOML file of the catalogue, which nobody changes."""
-    return tomllib.loads((resources.files("shardwise.catalog") / f"{name}.toml").read_text(encoding="utf-8"))
+def read_table(name: str, *, package: str = "shardwise.catalog") -> dict[str, Any]:
+    """A TOML file of the catalogue, or of another package, which nobody changes."""
+    return tomllib.loads((resources.files(package) / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 @cache

@@ -131,6 +131,13 @@ class Batcher:
         """Sequences that all ranks together take a forward of at once."""
         return self.micro_batch_size * self.data_world_size
 
+    def forwards(self, ids: Ids) -> Iterator[GlobalBatch]:
+        """Samples in this order, as many at a time as all ranks take a forward of at once."""
+        starts = range(0, len(ids), self.samples_per_forward)
+        for number, start in enumerate(starts, start=1):
+            some = ids[start : start + self.samples_per_forward]
+            yield self.split(some, num_micro_batches=1, step=number, epoch=number / len(starts))
+
     def split(self, ids: Ids, *, num_micro_batches: int, step: int, epoch: float) -> GlobalBatch:
         """This rank's share of a global batch, in `num_micro_batches` on each rank."""
         lengths = self.data.lengths[ids]
@@ -257,12 +264,5 @@ class EvalBatches:
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
 
-    def __len__(self) -> int:
-        return math.ceil(len(self._batcher.data) / self._batcher.samples_per_forward)
-
     def __iter__(self) -> Iterator[GlobalBatch]:
-        order = np.argsort(-self._batcher.data.lengths.astype(np.int64), kind="stable")
-        for number in range(len(self)):
-            start = number * self._batcher.samples_per_forward
-            ids = order[start : start + self._batcher.samples_per_forward]
-            yield self._batcher.split(ids, num_micro_batches=1, step=number + 1, epoch=(number + 1) / len(self))
+        yield from self._batcher.forwards(np.argsort(-self._batcher.data.lengths.astype(np.int64), kind="stable"))

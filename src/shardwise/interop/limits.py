@@ -1,13 +1,11 @@
 """What another trainer's files can say of a plan, and the sentences that refuse the rest"""
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from shardwise.catalog.calibration import known_stacks
+from shardwise.catalog.prices import read_table
 from shardwise.interop.chosen import Chosen
 
 
@@ -79,14 +77,9 @@ class TrainerLimits:
             )
 
 
-@cache
-def _table() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((resources.files("shardwise.interop") / "limits.toml").read_text(encoding="utf-8"))
-
-
 def limits_of(target: str) -> TrainerLimits:
     """What limits.toml says of a target."""
-    return TrainerLimits(target=target, **_table()[target])
+    return TrainerLimits(target=target, **read_table("limits", package="shardwise.interop")[target])
 
 
 def left_to_the_script(chosen: Chosen) -> list[str]:

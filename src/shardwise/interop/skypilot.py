@@ -1,18 +1,15 @@
 """SkyPilot: a task on rented machines, by the names that its catalogues have for GPUs"""
 
-import tomllib
-from importlib import resources
 from typing import Any
 
+from shardwise.catalog.prices import read_table
 from shardwise.errors import UnsupportedError
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
 from shardwise.interop.kubernetes import ON_VOLUME, VOLUME
 from shardwise.interop.launchers import launcher_notes
 
 #: The catalogue's name of a GPU -> SkyPilot's.
-ACCELERATORS: dict[str, list[str]] = tomllib.loads(
-    (resources.files("shardwise.interop") / "skypilot.toml").read_text(encoding="utf-8")
-)
+ACCELERATORS: dict[str, list[str]] = read_table("skypilot", package="shardwise.interop")
 
 
 def to_skypilot(chosen: Chosen) -> Exported:

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import uuid
 from collections.abc import Collection, Generator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import IO
 
 from shardwise.launch.failure import RankExit
@@ -99,7 +99,7 @@ class Ranks:
                 self._killed.add(rank)
                 child.kill()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Ends all processes of this start, those included that ranks have started."""
         end_all(self._launch)
         for child in self._children.values():
@@ -137,10 +137,9 @@ def local_ranks(
     `nodes`: the machines of the run, whose ranks end with this process; None for this one alone;
     `host`, `server`: the address of node 0, and on it what listens there: rank 0 goes on with it.
     """
-    ranks = Ranks(run, launch=uuid.uuid4().hex)
     environment = worker_environment(os.environ, processes=processes, kind=kind, alone=nodes is None)
     first, count = (0, 1) if nodes is None else (nodes.rank * processes, nodes.count)
-    try:
+    with closing(Ranks(run, launch=uuid.uuid4().hex)) as ranks:
         with ExitStack() as taken:
             port = None if nodes is None else nodes.port
             if nodes is None and processes > 1:
@@ -158,8 +157,6 @@ def local_ranks(
                     on_our_end=signal.SIGTERM if nodes is None else signal.SIGKILL,
                 )
         yield ranks
-    finally:
-        ranks.end()
 
 
 @contextmanager
@@ -170,8 +167,7 @@ def first_rank(run: RunDirectory, place: Place, *, kind: DeviceKind, lock: int, 
     names one first cause of a failure, and returns to write the report; the trainer itself knows no
     reports. Arguments as for `local_ranks`.
     """
-    ranks = Ranks(run, launch=uuid.uuid4().hex)
-    try:
+    with closing(Ranks(run, launch=uuid.uuid4().hex)) as ranks:
         # What started the ranks ends them by SIGKILL at last; a worker must not outlive its rank.
         ranks.start(
             place.rank,
@@ -181,5 +177,3 @@ def first_rank(run: RunDirectory, place: Place, *, kind: DeviceKind, lock: int, 
             on_our_end=signal.SIGKILL,
         )
         yield ranks
-    finally:
-        ranks.end()

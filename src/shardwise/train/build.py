@@ -55,7 +55,6 @@ class Build:
     schedule: torch.optim.lr_scheduler.LRScheduler
     checkpoints: Checkpoints
     metrics: Metrics
-    meter: MemoryMeter
     types: LiveTypes
     is_trial: bool = False
 
@@ -116,7 +115,6 @@ def build(
     scale = LossScale.of(execution.precision)
     mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"] * job.sides)
     metrics = Metrics(
-        run=run,
         world=world,
         journal=journal,
         meter=meter,
@@ -173,7 +171,6 @@ def build(
         schedule=build_schedule(optimizer, train=spec, total_steps=batches.total_steps),
         checkpoints=checkpoints,
         metrics=metrics,
-        meter=meter,
         types=types,
         is_trial=trial_rows is not None,
     )

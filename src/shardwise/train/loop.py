@@ -65,7 +65,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Loop
             compared = build.model.parameters if saving or ends else build.model.trained
             check_replicas(build.world, compared, when=f"after step {batch.step}")
         if saving:
-            with build.meter.during(SAVING):
+            with build.metrics.meter.during(SAVING):
                 saving = build.checkpoints.begin(batch.step)
         if ends:
             saved = build.checkpoints.commit() and saving
@@ -134,7 +134,7 @@ def evaluate(build: Build, journal: Journal, stop: StopFlag) -> tuple[float | No
         return None, 0
     build.model.set_training(False)
     summed, units, asked = 0.0, 0, 0
-    with build.meter.during(EVALUATION):
+    with build.metrics.meter.during(EVALUATION):
         build.step.begin_evaluation()
         for batch in build.evaluation:
             summed += build.step.evaluate(batch)

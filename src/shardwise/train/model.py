@@ -285,6 +285,19 @@ def _part(
     norms = [module for block in blocks for name, module in block.named_modules() if name in norm_names]
     experts = {mixture.owner: mixture.experts for block in blocks for mixture in mixtures(block)}
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
+    slices = None
+    if execution.layout.tp > 1:
+        slices = Parts(
+            plan=tensor_plan(anatomy.backbone.config),
+            embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
+            blocks=blocks,
+            experts=experts if deals else {},
+            norm=model.get_submodule(norm),
+            head=anatomy.head if place.is_last else None,
+            compares=root.head_loss is not None and root.head_loss.takes_slices,
+            drops=root.training and drops_out(model),
+            backbone=anatomy.backbone if splits(shape, "whole_stream") else None,
+        )
     return ModelPart(
         model=model,
         adapters=adapters,
@@ -301,9 +314,7 @@ def _part(
             mlps=[block.get_submodule(mlp) for block in blocks] if execution.mlp == "chunked" and mlp else (),
             norms=[*norms, model.get_submodule(norm)] if place.is_last and norm else norms,
             mlp_ends_block=mlp_ends_block(shape),
-            parts=_slicing(anatomy, place, root=root, experts=experts if deals else {}, norm=norm, shape=shape)
-            if execution.layout.tp > 1
-            else None,
+            parts=slices,
             tied=frozenset(f"model.{name}" for name in shared),
             # Indexers learn nothing, kernels read weights past adapters, short rows fill no chunk.
             idle=any(matrix.reads == "other" for kind in shape.kinds for matrix in kind.matrices),
@@ -364,28 +375,6 @@ def join_where_alone(model: nn.Module, execution: Execution) -> None:
     again = execution.compile and execution.gradient_checkpointing != "none"
     if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble":
         join_products(model, together=not again)
-
-
-def _slicing(
-    anatomy: Anatomy,
-    place: StagePlace,
-    *,
-    root: LossModule,
-    experts: dict[nn.Module, nn.Module],
-    norm: str,
-    shape: ModelShape,
-) -> Parts:
-    return Parts(
-        plan=tensor_plan(anatomy.backbone.config),
-        embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
-        blocks=[anatomy.blocks[index] for index in place.blocks],
-        experts=experts,
-        norm=anatomy.model.get_submodule(norm),
-        head=anatomy.head if place.is_last else None,
-        compares=root.head_loss is not None and root.head_loss.takes_slices,
-        drops=root.training and drops_out(anatomy.model),
-        backbone=anatomy.backbone if splits(shape, "whole_stream") else None,
-    )
 
 
 def _set_types(model: nn.Module, types: Dtypes) -> None:

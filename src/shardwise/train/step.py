@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,7 @@ from shardwise.parallel.single_stage import Inputs
 from shardwise.train.cross_entropy import RowLoss, Targets
 from shardwise.train.precision import LossScale
 from shardwise.train.preference.preferences import Preferences, as_reference
+from shardwise.train.preference.row_loss import RowLogProbs
 
 #: Padding is left out where no more than this part of rows remains: to join these is a copy.
 _MOST_LEFT = 0.95
@@ -93,8 +93,8 @@ class GradientAccumulator:
 
     def outputs(self, micros: Sequence[MicroBatch], *, adapters_off: bool = False) -> list[torch.Tensor | None]:
         """Log-probabilities [rows] of micro-batches, without gradients; None of a stage without."""
-        preferences = cast(Preferences, self.preferences)
-        inputs = self._inputs(micros, [preferences.row_log_probs(micro) for micro in micros])
+        asks = [RowLogProbs(num_sums=micro.num_rows, group=self.world.row_group) for micro in micros]
+        inputs = self._inputs(micros, asks)
         with as_reference(self.spread.modules, adapters_off=adapters_off):
             return [*self.spread.outputs(inputs)]
 

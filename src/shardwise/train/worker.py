@@ -135,7 +135,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     if world.is_first:
         begun = {"first_step": start + 1, "world_size": world.size, "peak_flops": peak, "hardware": hardware.name}
         journal.note(lambda: note_start(run, {**begun, "execution": execution.to_json()}))
-    composed.meter.begin()
+    composed.metrics.meter.begin()
     gc.collect()
     gc.freeze()  # what is there stays, and no collection of later garbage looks at it again
     journal.enter("training", total_steps=total, first_step=start + 1)
@@ -167,7 +167,7 @@ def _set_environment(job: Job) -> None:
 def _finish(
     composed: Build, outcome: LoopOutcome, *, run: RunDirectory, hardware: str, journal: Journal, seconds: float
 ) -> None:
-    world, meter, mine = composed.world, composed.meter, _held(composed)
+    world, meter, mine = composed.world, composed.metrics.meter, _held(composed)
     figures = {
         "rank": world.rank,
         "peak_memory_bytes": meter.peak_bytes,

@@ -58,7 +58,7 @@ def _cell(tmp_path, make_job, layout: str, kind: str, *, size=4, length=64) -> t
 
 def _figures(built: Build) -> tuple[int, int, int]:
     now = held((p for _, p in built.model.parameters), built.optimizer)
-    return built.meter.peak_bytes, now.weights, now.optimizer
+    return built.metrics.meter.peak_bytes, now.weights, now.optimizer
 
 
 def _alone(run: RunDirectory, job: Job, chosen: Execution, rank: int) -> tuple[int, int, int]:
@@ -66,7 +66,7 @@ def _alone(run: RunDirectory, job: Job, chosen: Execution, rank: int) -> tuple[i
     with alone(chosen.layout, rank=rank) as world, patch("shardwise.train.loop._check", return_value=True):
         built = build(run, job, chosen, world=world, journal=Journal(run=run, rank=rank))
         for batch in built.batches.from_(0):
-            with built.meter.watch([job.data.max_length]):
+            with built.metrics.meter.watch([job.data.max_length]):
                 launch(built, batch)
         return _figures(built)
 

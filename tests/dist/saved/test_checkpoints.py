@@ -26,7 +26,7 @@ from shardwise.train.loop import train
 from shardwise.train.saving import checkpoint
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.checkpoint import create_states
-from shardwise.train.saving.checkpoint_reader import Reader, TensorShard, digest, read_manifest
+from shardwise.train.saving.checkpoint_reader import Reader, TensorShard, read_manifest, signed
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.watchdog import StopFlag
 from tests.dist import cells
@@ -165,7 +165,7 @@ def _flip_bit(folder: Path, name: str) -> None:
 def _point_outside(folder: Path) -> None:
     manifest = read_manifest(folder)
     manifest["files"]["../checkpoint-3/rank-00000.safetensors"] = {"size": 1, "sha256": ""}
-    (folder / "manifest.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
+    (folder / "manifest.json").write_text(json.dumps(signed(manifest)))
 
 
 def _change_digit(folder: Path) -> None:

@@ -8,17 +8,16 @@ Who holds what is asked of the layout code that planner and trainer share (`spec
 import json
 import re
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any, Literal
 
 from shardwise.api.plans.planning import plan, timeline
+from shardwise.catalog.prices import read_table
 from shardwise.spec.layout.axes import Layout, rows_of_shard
 from shardwise.spec.model.stages import balanced
 from shardwise.spec.plan.timeline import COMPUTING, Kind, Lane, Timeline, TimelineSpan
@@ -54,8 +53,8 @@ class ToyStrategy:
     text: str
 
 
-_TEXTS = (resources.files("shardwise.api.learn") / "strategies.toml").read_text(encoding="utf-8")
-STRATEGIES = tuple(ToyStrategy(name=name, **texts) for name, texts in tomllib.loads(_TEXTS).items())
+_TEXTS = read_table("strategies", package="shardwise.api.learn").items()
+STRATEGIES = tuple(ToyStrategy(name=name, **texts) for name, texts in _TEXTS)
 
 #: What a GPU holds of the model, in the order shown; a piece is a row of a layer's weight.
 Held = Literal["weights", "gradients", "optimizer"]

@@ -52,7 +52,7 @@ def run_workers(
         for restarts_left in reversed(range(max_restarts + 1)):
             forget_last_launch(run)
             if waiting is not None and len(waiting) != processes:
-                waiting.end()
+                waiting.close()
                 waiting = None
             ready, waiting = waiting, None
             fresh = local_ranks(run, processes=processes, kind=kind, lock=lock)
@@ -101,7 +101,7 @@ def follow_ranks(
                 ranks.kill()
             requests.wait(POLL_SECONDS, until=ranks.have_ended)
     finally:
-        ranks.end()
+        ranks.close()
     peers.settle(ranks.exits)
     tell(follower.updates(), on_update)
     if not peers.conclude():

@@ -161,9 +161,8 @@ class Search:
 
     def _has_room_for(self, base: Execution) -> bool:
         """Whether the smallest micro-batch or the largest may fit, by a lower bound of memory."""
-        sizes = sizes_on(self.question.job, base.layout.data_world_size)
-        ends = (sized(base, self.question.job, size) for size in {sizes[0], sizes[-1]})
-        return any(self.forecasts.memory.least_bytes(one) <= self.question.cluster.gpu.usable_bytes for one in ends)
+        usable = self.question.cluster.gpu.usable_bytes
+        return any(self.forecasts.memory.least_bytes(one) <= usable for one in self.extremes([base]))
 
     def _largest_that_fits(self, option: _Option) -> int:
         """Of the micro-batches below one that does not fit, by bisection; 0 where none fits."""

@@ -130,7 +130,6 @@ class Pulse:
 class Metrics:
     """Measures steps; rank 0 writes. `peak_flops`: dense, of one device, if known."""
 
-    run: RunDirectory
     world: World
     journal: Journal
     meter: MemoryMeter
@@ -235,7 +234,7 @@ class Metrics:
         if eval_loss is not None:
             written["eval_loss"] = eval_loss if math.isfinite(eval_loss) else None  # JSON has no infinity and no NaN
         if self.world.is_first:
-            self.journal.note(lambda: append_line(self.run.metrics, written))
+            self.journal.note(lambda: append_line(self.journal.run.metrics, written))
         numbers = {k: float(v) for k, v in written.items() if isinstance(v, int | float) and k != "step"}
         self.trackers.record(numbers, step=batch.step)
         if batch.step % self.logging_steps == 0 or batch.step in (1, self.total_steps):

@@ -109,15 +109,14 @@ class KnownReference:
 
     def _log_probabilities(self, part: Part, ids: npt.NDArray[np.int64], step: GradientAccumulator) -> Logs:
         """Of some samples' rows, [samples, sides], alike on all ranks."""
-        data, per_forward = part.data, part.batcher.samples_per_forward
+        data = part.data
         place = np.full(len(data), -1, np.int64)
         place[ids] = np.arange(len(ids))
         found = torch.zeros(len(ids), data.sides, dtype=torch.float32, device=step.world.device)
         # Rows of about one length stand together, so that little is padding.
         ordered = ids[np.argsort(-data.lengths[ids].astype(np.int64), kind="stable")]
-        for start in range(0, len(ids), per_forward):
-            some = ordered[start : start + per_forward]
-            micros = part.batcher.split(some, num_micro_batches=1, step=0, epoch=0.0).micro_batches
+        for batch in part.batcher.forwards(ordered):
+            micros = batch.micro_batches
             for micro, logs in zip(micros, step.outputs(micros, adapters_off=True), strict=True):
                 own = [(at, place[sample]) for at, sample in enumerate(micro.sample_ids) if sample != FILLER]
                 if logs is not None and own:

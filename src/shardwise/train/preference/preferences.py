@@ -16,7 +16,7 @@ from shardwise.data.store import IGNORED, PreparedData
 from shardwise.parallel.mesh import World, to_device
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.preference import PreferenceSpec
-from shardwise.train.preference.row_loss import DIVERGENCE, NUM_FIGURES, PreferenceLoss, RowLogProbs, named
+from shardwise.train.preference.row_loss import DIVERGENCE, NUM_FIGURES, PreferenceLoss, named
 
 Logs = npt.NDArray[np.float32]
 #: Makes log-probabilities of micro-batches, without gradients; adapters off if asked.
@@ -100,10 +100,6 @@ class Preferences:
             labels = torch.where(is_prompt, following, labels)
         return labels, rows
 
-    def row_log_probs(self, micro: MicroBatch) -> RowLogProbs:
-        """For log-probabilities of rows alone."""
-        return RowLogProbs(num_sums=micro.num_rows, group=self.world.row_group)
-
     def _row_loss(self, part: Part, micro: MicroBatch, reference: torch.Tensor, **of_batch: Any) -> PreferenceLoss:
         device = self.world.device
         there = torch.tensor([sample != FILLER for sample in micro.sample_ids])
@@ -159,11 +155,9 @@ class Preferences:
         """The summed log-probability, a float64 scalar on every rank, of the answers of a batch
         behind the prompts of others: each row has that of the row before, the first the last's."""
         batcher = replace(part.batcher, data=part.data.mismatched(ids))
-        per_forward = batcher.samples_per_forward
-        every, total = np.arange(len(ids)), torch.zeros((), dtype=torch.float64, device=self.world.device)
-        for start in range(0, len(ids), per_forward):
-            some = every[start : start + per_forward]
-            micros = batcher.split(some, num_micro_batches=1, step=0, epoch=0.0).micro_batches
+        total = torch.zeros((), dtype=torch.float64, device=self.world.device)
+        for batch in batcher.forwards(np.arange(len(ids))):
+            micros = batch.micro_batches
             for micro, logs in zip(micros, outputs(micros, adapters_off=adapters_off), strict=True):
                 if logs is not None and self.world.is_first_of_row:
                     there = torch.tensor([sample != FILLER for sample in micro.sample_ids], device=logs.device)

@@ -44,14 +44,6 @@ def together(world: World, action: Callable[[], T], *, what: str, into: Path | N
     return result
 
 
-@contextmanager
-def staged(world: World, target: Path) -> Iterator[Path]:
-    """A new folder beside the target that all fill; one rename makes it that, or it is removed."""
-    with removed_on_error(open_stage(world, target)) as folder:
-        yield folder
-        commit_stage(world, folder, target)
-
-
 def open_stage(world: World, target: Path) -> Path:
     """Makes a new folder beside the target, on all ranks."""
     # Rank 0's name for all; a new one each time, as a killed run may have left another.

@@ -30,16 +30,7 @@ from shardwise.train.guards.checks import gather
 from shardwise.train.precision import LossScale
 from shardwise.train.saving.atomic import SaveError, commit_stage, open_stage, removed_on_error, together
 from shardwise.train.saving.background import HostBuffers, in_background
-from shardwise.train.saving.checkpoint_reader import (
-    FORMAT_VERSION,
-    MANIFEST,
-    Reader,
-    digest,
-    live_pieces,
-    random_state,
-    read_manifest,
-    restore_random,
-)
+from shardwise.train.saving.checkpoint_reader import MANIFEST, Reader, live_pieces, random_state, read_manifest, signed
 from shardwise.train.saving.safetensors_writer import write_tensors
 from shardwise.train.watching.journal import Journal
 
@@ -178,7 +169,6 @@ class Checkpoints:
                 window = {key: piece[key] for key in ("offsets", "lengths", "key") if key in piece}
                 tensors.setdefault(piece["name"], of_all)["slices"].append({"file": entry["file"], **window})
         manifest = {
-            "format_version": FORMAT_VERSION,
             "step": writing.step,
             "loss_scale": writing.scale,
             "layout": self.world.layout.to_json(),
@@ -198,7 +188,7 @@ class Checkpoints:
                         f"{file}, which another rank wrote, is not here as it was written; all ranks must share "
                         f"{writing.folder.parent}"
                     )
-            write_json(writing.folder / MANIFEST, {**manifest, "sha256": digest(manifest)})
+            write_json(writing.folder / MANIFEST, signed(manifest))
 
         on_first = complete if self.world.is_first else lambda: None
         together(self.world, on_first, what="writing a manifest", **room)
@@ -273,7 +263,7 @@ class Checkpoints:
         self.stepped.reread()
         self.scale.restore(manifest.get("loss_scale"))
         file, step = _file_of(self.world.rank), manifest["step"]
-        restore_random(reader, file=file, written=manifest["layout"], world=self.world, seed=self.seed, step=step)
+        reader.restore_random(file, written=manifest["layout"], world=self.world, seed=self.seed, step=step)
 
 
 def create_states(optimizer: torch.optim.Optimizer) -> None:

@@ -5,7 +5,7 @@ A piece is a name (Hugging Face's, for any layout), a global shape, and the wind
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -91,7 +91,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if whole["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {whole['format_version']}; this program reads {FORMAT_VERSION}")
     manifest = {key: value for key, value in whole.items() if key != "sha256"}
-    if whole["sha256"] != digest(manifest):
+    if whole["sha256"] != _digest(manifest):
         raise ValueError("it is not what was written (its sha256 differs)")
     if folder.name != f"{CHECKPOINT_PREFIX}{manifest['step']}":
         raise ValueError(f"it is of step {manifest['step']}")
@@ -102,8 +102,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def digest(manifest: dict[str, Any]) -> str:
-    """sha256 over the manifest's own content."""
+def signed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest with the version of its format, and the sha256 of all of it."""
+    whole = {"format_version": FORMAT_VERSION, **manifest}
+    return {**whole, "sha256": _digest(whole)}
+
+
+def _digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
@@ -140,12 +145,19 @@ class Reader:
         if covered != target.local.numel():
             raise ValueError(f"{target.name}: the checkpoint covers only part of it")
 
-    def tensors_of(self, file: str, names: Collection[str]) -> dict[str, torch.Tensor] | None:
-        """Whole tensors of one rank's file, or None where it lacks one of them."""
-        handle = self._files.get(file)
-        if handle is None or not {*names} <= {*handle.keys()}:
-            return None
-        return {name: handle.get_tensor(name) for name in names}
+    def restore_random(self, file: str, *, written: dict[str, Any], world: World, seed: int, step: int) -> None:
+        """Restores this rank's generators from its file if its layout is the one `written`.
+        Otherwise, or where the file lacks one, reseeds: ranks with slices of the same block must
+        draw alike, ranks with different samples must not."""
+        names = [_ON_HOST, _ON_GPU] if world.device.type == "cuda" else [_ON_HOST]
+        same, handle = tuple(written[axis] for axis in AXES) == world.layout.degrees, self._files.get(file)
+        if not same or handle is None or not {*names} <= {*handle.keys()}:
+            drawn = hashlib.sha256(f"{seed} {world.stream} {step}".encode()).digest()
+            torch.manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
+            return
+        torch.set_rng_state(handle.get_tensor(_ON_HOST))
+        if _ON_GPU in names:
+            torch.cuda.set_rng_state(handle.get_tensor(_ON_GPU), world.device)
 
 
 _ON_HOST, _ON_GPU = "random.cpu", "random.cuda"
@@ -155,18 +167,3 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
     """The states of this rank's generators, by the names they are stored under."""
     on_gpu = {_ON_GPU: torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
     return {_ON_HOST: torch.get_rng_state(), **on_gpu}
-
-
-def restore_random(reader: Reader, *, file: str, written: dict[str, Any], world: World, seed: int, step: int) -> None:
-    """Restores this rank's generators if its layout is the one `written`. Otherwise reseeds: ranks
-    with slices of the same block must draw alike, ranks with different samples must not."""
-    names = [_ON_HOST, _ON_GPU] if world.device.type == "cuda" else [_ON_HOST]
-    same = tuple(written[axis] for axis in AXES) == world.layout.degrees
-    states = reader.tensors_of(file, names) if same else None
-    if states is None:
-        drawn = hashlib.sha256(f"{seed} {world.stream} {step}".encode()).digest()
-        torch.manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
-        return
-    torch.set_rng_state(states[_ON_HOST])
-    if _ON_GPU in states:
-        torch.cuda.set_rng_state(states[_ON_GPU], world.device)

@@ -17,7 +17,7 @@ from shardwise.spec.result import ADAPTER_CONFIG, CARD, MANIFEST, keep_what_a_pe
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.model import TrainedModel
-from shardwise.train.saving.atomic import seal, staged, together
+from shardwise.train.saving.atomic import commit_stage, open_stage, removed_on_error, seal, together
 from shardwise.train.saving.background import serial_operators
 from shardwise.train.saving.card import base_name, model_card
 from shardwise.train.saving.check import Compared, compare, folder_faults, warnings_of
@@ -55,7 +55,7 @@ def save_folder(
     """Writes, checks and commits a folder `from_pretrained` reads, with all ranks. `verifying`:
     called between; `describe`: writes the card. Returns this rank's check, or raises SaveError."""
     world, result = model.ownership.world, model.result
-    with staged(world, target) as folder:
+    with removed_on_error(open_stage(world, target)) as folder:
         records = _write(model, folder)
 
         def complete() -> None:
@@ -69,7 +69,9 @@ def save_folder(
         what = f"writing {target.name}/"
         together(world, lambda: complete() if world.is_first else None, what=what, into=folder, size=size)
         verifying()
-        return check_folder(model, folder)
+        compared = check_folder(model, folder)
+        commit_stage(world, folder, target)
+        return compared
 
 
 def write_manifest(folder: Path, target: Path, *, records: dict[str, Any], said: dict[str, Any]) -> list[str]:
