@@ -123,9 +123,12 @@ DEEP = {"num_hidden_layers": 10, "num_kv_shared_layers": 5, "intermediate_size":
 DEEP |= {"layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 2, "activation_sparsity_pattern": [0.0] * 10}
 
 
-@pytest.mark.parametrize(("family", "changes", "failed"), [("nemotron_h", {}, 0), ("gemma3n_text", DEEP, 2)])
+@pytest.mark.parametrize(
+    ("family", "changes", "failed"), [("nemotron_h", {}, 0), ("gemma3n_text", DEEP, 2), ("openai-gpt", {}, 1)]
+)
 def test_blocks_are_measured_without_most_others(family, changes, failed, monkeypatch) -> None:
-    """Nemotron-H reads of each block what it is; Gemma 3n's read keys of the last before them."""
+    """Nemotron-H reads of each block what it is; Gemma 3n's read keys of the last before them; GPT
+    has fewer positions than rows may have tokens."""
     ways, config = ways_to_run(), tiny_config(family, **changes).to_dict()
     monkeypatch.setattr(command, "ways_to_run", lambda: ways)
     shape, job = built_shape(config, file="-"), parse_job("model: x\nmethod: lora")

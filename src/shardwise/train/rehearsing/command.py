@@ -139,8 +139,9 @@ def _tried(measure: Callable[[], Any]) -> dict[str, Any]:
 def _measures(asked: dict[str, Any]) -> tuple[list[Callable[[], ModelProfile]], list[Callable[[], Any]]]:
     """What measures each profile; and what tensor parallelism leaves whole, where it slices."""
     job, shape = job_from_data(asked["job"]), ModelShape.from_json(asked["shape"])
-    lengths = lengths_for(job.data.max_length)
-    config = narrowed(config_from(asked["config"]), length=job.data.max_length, lengths=lengths)
+    longest = min(job.data.max_length, shape.max_position_embeddings)
+    lengths = lengths_for(longest)
+    config = narrowed(config_from(asked["config"]), length=longest, lengths=lengths)
     of: dict[str, Any] = {"config": config, "shape": shape, "casts": not asked["cuda"], "ways": ways_to_run()}
     executions = [from_plain(Execution, one) for one in asked["executions"]]
     of_blocks = [
