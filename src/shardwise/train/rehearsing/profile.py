@@ -191,9 +191,10 @@ def ways_to_run() -> list[Way]:
 
 
 def _first_measured(
-    job: Job, execution: Execution, *, ways: list[Way], **given: Any
+    job: Job, execution: Execution, *, ways: list[Way] | None = None, **given: Any
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """By the first of `ways` that can be gone; those before it are taken out."""
+    ways = ways_to_run() if ways is None else ways
     while ways[1:]:
         with suppress(RuntimeError, ValueError, TypeError, LookupError, AttributeError):
             return _measured(job, execution, others=ways[0], **given)
