@@ -129,10 +129,15 @@ DEEP |= {"layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 2, "a
 def test_blocks_are_measured_without_most_others(family, changes, failed, monkeypatch) -> None:
     """Nemotron-H reads of each block what it is; Gemma 3n's read keys of the last before them; GPT
     has fewer positions than rows may have tokens."""
-    ways, config = ways_to_run(), tiny_config(family, **changes).to_dict()
+    ways = ways_to_run()
     monkeypatch.setattr(command, "ways_to_run", lambda: ways)
+    assert "refused" not in command.answer_profiles(_question(family, **changes))
+    assert ways == ways_to_run()[failed:]
+
+
+def _question(family: str, **changes: Any) -> dict[str, Any]:
+    config = tiny_config(family, **changes).to_dict()
     shape, job = built_shape(config, file="-"), parse_job("model: x\nmethod: lora")
     executions = [one.to_json() for one in open_executions(job, shape, parse_hardware("8x H100-SXM"))]
-    question = {"job": job.to_json(), "shape": shape.to_json(), "config": config, "cuda": True}
-    assert "refused" not in command.answer_profiles(question | {"executions": executions})
-    assert ways == ways_to_run()[failed:]
+    asked = {"job": job.to_json(), "shape": shape.to_json(), "config": config, "cuda": True}
+    return asked | {"executions": executions}

@@ -141,7 +141,9 @@ def block_profiles(question: dict[str, Any]) -> tuple[ModelProfile, ...] | str:
     """What `shardwise.programs.block_profiles` measures, or why it does not."""
     try:
         answer = _output_of("shardwise.programs.block_profiles", text=json.dumps(question), limit=LIMIT_SECONDS)
-    except (_HelperFailedError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        return f"it took more than {LIMIT_SECONDS:g} s"
+    except _HelperFailedError as error:
         return str(error)
     if "refused" in answer:
         return str(answer["refused"])

@@ -55,6 +55,7 @@ def at_once(
     ranks: Sequence[int],
     rehearse: Callable[[int], dict[str, Any]],
     *,
+    what: str = "the rehearsal of rank",
     begins: Callable[[int], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Each rank in a process of its own: torch remembers groups of an earlier world."""
@@ -73,7 +74,7 @@ def at_once(
             try:
                 answers.append(receiving.recv())
             except EOFError:
-                answers.append({"refused": [f"the rehearsal of rank {rank} ended without an answer"]})
+                answers.append({"refused": [f"{what} {rank} ended without an answer"]})
             process.join()
     return answers
 
@@ -120,7 +121,8 @@ def answer_profiles(asked: dict[str, Any]) -> dict[str, Any]:
         of_blocks, of_shares = found.get("made", ((), ()))
         every = (*of_blocks, *of_shares)
         # The others know the way by the first.
-        answers = [_tried(one) for one in every[:1]] + at_once(range(1, len(every)), lambda at: _tried(every[at]))
+        answers = [_tried(one) for one in every[:1]]
+        answers += at_once(range(1, len(every)), lambda at: _tried(every[at]), what="the measuring of profile")
     made, shares = answers[: len(of_blocks)], [one["made"] for one in answers[len(of_blocks) :] if "made" in one]
     refused = [why for one in (found, *made) for why in one.get("refused", ())]
     if refused:
@@ -132,7 +134,7 @@ def _tried(measure: Callable[[], Any]) -> dict[str, Any]:
     """What is made, or why not, as `at_once` takes it."""
     try:
         return {"made": measure()}
-    except (ShardwiseError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ShardwiseError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
         return {"refused": [f"{type(error).__name__}: {said(error)}"]}
 
 
