@@ -3,16 +3,13 @@ do under executions of a job; writes profiles as JSON, or a sentence why there a
 
 import json
 import logging
-import os
-import signal
 import sys
-from functools import partial
 
-from shardwise.launch.processes.parent_death import end_with_parent
+from shardwise.launch.processes.parent_death import leash_forks
 from shardwise.train.rehearsing.command import answer_profiles
 
 if __name__ == "__main__":
-    os.register_at_fork(after_in_child=partial(end_with_parent, signal.SIGKILL))  # nothing is left of a killed one
+    leash_forks()
     logging.disable(logging.WARNING)
     answers, sys.stdout = sys.stdout, sys.stderr  # where what libraries print goes
     json.dump(answer_profiles(json.load(sys.stdin)), answers)

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+from functools import partial
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -18,6 +19,11 @@ def end_with_parent(signal_number: int) -> None:
     """Asks Linux to signal this process when the thread that started it ends; else does nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+
+
+def leash_forks() -> None:
+    """From now on, forks of this process are killed where it ends, however it ends."""
+    os.register_at_fork(after_in_child=partial(end_with_parent, signal.SIGKILL))
 
 
 def leashed(argv: list[str], *, signal_number: int = signal.SIGTERM) -> list[str]:
